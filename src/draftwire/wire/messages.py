@@ -1,0 +1,218 @@
+"""The messages as typed values; :mod:`draftwire.wire.codec` turns them into payloads and back.
+
+Field names, order and meaning are those of :mod:`draftwire.wire.registry`. Reserved fields and
+counts that follow from other fields (``token_count``, ``reply.depth``) are not repeated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from draftwire.errors import ProtocolErrorCode
+from draftwire.wire.registry import (
+    TICKETS,
+    Adaptation,
+    HiddenDtype,
+    Layout,
+    LayoutSet,
+    Outcome,
+    Role,
+    Status,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a peer is and how much it will take; see HELLO_FIELDS."""
+
+    role: Role
+    adaptation: Adaptation
+    layouts: LayoutSet
+    vocab_size: int
+    max_sessions: int
+    max_slots: int
+    max_depth: int
+    shard_count: int
+    max_support: int
+    max_context: int
+    max_step_bytes: int
+    max_reply_bytes: int
+    hidden_rows: int
+    hidden_dtype: HiddenDtype
+    hidden_width: int
+    q_semantic: str
+    verifier_semantic: str
+    rng_abi: str
+    precision: str
+    id_map_hash: bytes
+    tokenizer_hash: bytes
+    draft_identity: bytes
+    target_identity: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalPolicy:
+    """How a proposal is made: fixed before the first draw, independent of any drawn token.
+
+    temperature: binary32, 0 (greedy) or 2^-14..2^14. top_k, top_p, min_p: A5-A7, tickets of 2^24.
+    support: K of the sparse layout, 0 for the others.
+    """
+
+    layout: Layout
+    depth: int
+    temperature: float
+    support: int = 0
+    top_k: int = 0
+    top_p: int = TICKETS
+    min_p: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRider:
+    """How the round before ended, carried by the next STEP; round 0 and Outcome.NONE = there is none."""
+
+    round: int
+    accepted: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Ask for one proposal from the committed prefix; see STEP_FIELDS.
+
+    tokens: the committed tokens from position ``base`` up to the anchor. hidden: raw rows, may be
+    empty.
+    """
+
+    session: int
+    slot: int
+    generation: int
+    round: int
+    anchor: int
+    policy: ProposalPolicy
+    commit: CommitRider
+    context_version: int
+    proposal_key: int
+    prefix_digest: bytes
+    base: int
+    tokens: Sequence[int]
+    hidden_rows: int = 0
+    hidden: bytes | memoryview = b""
+
+    @property
+    def first_position(self) -> int:
+        """Absolute position of the first draft."""
+        return self.anchor + 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRow:
+    """One position of a proposal, q still as raw bytes (``q`` may be a view into a receive buffer).
+
+    Dense: binary32 x shard width. Sparse: int32 ids x K, then binary32 x K, pads at the end.
+    """
+
+    position: int
+    token: int
+    entries: int
+    checksum: int
+    q: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """All positions of one proposal; see REPLY_FIELDS."""
+
+    session: int
+    slot: int
+    layout: Layout
+    generation: int
+    round: int
+    first_position: int
+    prefix_digest: bytes
+    context_version: int
+    shard_index: int
+    shard_count: int
+    shard_begin: int
+    shard_end: int
+    support: int
+    rows: Sequence[ReplyRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Ends a reply, or says why there is none; only after it is a proposal whole."""
+
+    session: int
+    slot: int
+    status: Status
+    generation: int
+    round: int
+    first_position: int
+    prefix_digest: bytes
+    context_version: int
+    reply_bytes: int
+    reply_checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An explicit commit, where no STEP follows to carry it."""
+
+    session: int
+    generation: int
+    round: int
+    outcome: Outcome
+    accepted: int
+    token: int
+    committed: int
+    prefix_digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """End a generation and begin the next, from an empty prefix."""
+
+    session: int
+    generation: int
+    next_generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a generation for good and free what it holds."""
+
+    session: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMessage:
+    """A constant-size refusal; carries numbers and a field name, never free text."""
+
+    code: ProtocolErrorCode
+    session: int = 0
+    generation: int = 0
+    round: int = 0
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Are you there?"""
+
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """I am."""
+
+    nonce: int
+
+
+Message: TypeAlias = (
+    Hello | Step | Reply | Complete | Commit | Reset | Cancel | ErrorMessage | Ping | Pong
+)

@@ -1,0 +1,276 @@
+"""Every number and every field of the wire, in one place; the tables of SPEC are made from it.
+
+All integers are little-endian. A *frame* is ``header || payload || payload checksum``; the header is
+magic, version, type, flags, payload length and a CRC32C of those twelve bytes, so that a flipped
+length bit is found at once and not by waiting for bytes that never come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Final
+
+MAGIC: Final = b"DWIR"
+HEADER_BYTES: Final = 16
+TRAILER_BYTES: Final = 4
+
+TICKETS: Final = 1 << 24  # M
+WEIGHT_BITS: Final = 38  # B
+WORD_BITS: Final = 24  # b
+
+Q_SEMANTIC: Final = "dyadic24-standard-v1"
+VERIFIER_SEMANTIC: Final = "standard-residual-v1"
+RNG_ABI: Final = "philox4x32-10-sha256-v1"
+PRECISION: Final = "fp32le-m24"
+
+PAD_ID: Final = -1  # the id of a pad entry in a sparse row; its q is +0.0
+MAX_VOCABULARY: Final = 1 << 24
+MAX_DEPTH: Final = 64
+MIN_TEMPERATURE: Final = 2.0**-14
+MAX_TEMPERATURE: Final = 2.0**14
+
+
+class WireVersion(IntEnum):
+    """v1 is greedy and carries ids only; v2 carries q. A connection speaks one of them."""
+
+    V1 = 1
+    V2 = 2
+
+
+class MessageType(IntEnum):
+    """The type byte of a frame."""
+
+    HELLO = 1
+    STEP = 2
+    REPLY = 3
+    COMPLETE = 4
+    COMMIT = 5
+    RESET = 6
+    CANCEL = 7
+    ERROR = 8
+    PING = 9
+    PONG = 10
+
+
+class Role(IntEnum):
+    """Who speaks, in HELLO."""
+
+    VERIFIER = 1
+    DRAFTER = 2
+
+
+class Layout(IntEnum):
+    """How the q's of a reply are laid out. ``IDS_ONLY`` is the whole of v1 and never in v2."""
+
+    IDS_ONLY = 0
+    DENSE = 1
+    SPARSE = 2
+
+
+class LayoutSet(IntFlag):
+    """Layouts offered or agreed in HELLO; bit n stands for the layout with number n."""
+
+    IDS_ONLY = 1 << Layout.IDS_ONLY
+    DENSE = 1 << Layout.DENSE
+    SPARSE = 1 << Layout.SPARSE
+
+
+class Adaptation(IntEnum):
+    """Whether the draft checkpoint speaks the target's vocabulary natively or through an id map."""
+
+    ANY = 0
+    NATIVE = 1
+    ADAPTED = 2
+
+
+class HiddenDtype(IntEnum):
+    """Element type of target hidden-state rows in STEP; sizes 0, 2, 2 and 4 bytes."""
+
+    NONE = 0
+    FLOAT16 = 1
+    BFLOAT16 = 2
+    FLOAT32 = 3
+
+
+HIDDEN_ITEM_BYTES: Final = {
+    HiddenDtype.NONE: 0,
+    HiddenDtype.FLOAT16: 2,
+    HiddenDtype.BFLOAT16: 2,
+    HiddenDtype.FLOAT32: 4,
+}
+
+
+class Outcome(IntEnum):
+    """How the round that a commit speaks of ended."""
+
+    NONE = 0  # there is no such round: the first STEP of a generation
+    CORRECTION = 1
+    BONUS = 2
+    TARGET_ONLY = 3
+    ENDED = 4  # the text ended inside the accepted drafts; no further token was drawn
+
+
+class Status(IntEnum):
+    """Explicit status of COMPLETE. Anything but OK means that no REPLY came before it."""
+
+    OK = 0
+    CONTEXT_LIMIT = 1
+    NO_SLOT = 2
+    SHUTTING_DOWN = 3
+    REFUSED_ARITHMETIC = 4
+    INTERNAL = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a payload: its name, its type on the wire and its meaning (for SPEC).
+
+    ``kind`` is ``u8 u16 u32 u64 i32 f32`` or ``bytesN`` / ``textN`` (ASCII, zero-padded to N).
+    """
+
+    name: str
+    kind: str
+    meaning: str
+
+
+HELLO_FIELDS: Final = (
+    Field("role", "u8", "1 verifier, 2 drafter"),
+    Field("adaptation", "u8", "draft checkpoint: 0 any, 1 native, 2 adapted through an id map"),
+    Field("layouts", "u16", "layouts offered (verifier) or agreed (drafter), a bit each"),
+    Field("vocab_size", "u32", "the real vocabulary size V, without any padding of either model"),
+    Field("max_sessions", "u16", "sessions this peer may hold open at once"),
+    Field("max_slots", "u16", "proposals in flight at once"),
+    Field("max_depth", "u16", "largest depth K"),
+    Field("shard_count", "u16", "vocabulary shards a reply is split into"),
+    Field("max_support", "u32", "largest support K of a sparse row"),
+    Field("max_context", "u32", "tokens a committed prefix plus its proposal may hold"),
+    Field("max_step_bytes", "u32", "largest STEP payload"),
+    Field("max_reply_bytes", "u32", "largest REPLY payload; follows from the layouts, V, depth, support"),
+    Field("hidden_rows", "u16", "most target hidden-state rows in a STEP; 0 = none"),
+    Field("hidden_dtype", "u8", "element type of hidden-state rows"),
+    Field("reserved", "u8", "zero"),
+    Field("hidden_width", "u32", "elements in a hidden-state row"),
+    Field("q_semantic", "text32", "semantic id of q"),
+    Field("verifier_semantic", "text32", "id of the verification rule"),
+    Field("rng_abi", "text32", "id of the keyed generator"),
+    Field("precision", "text16", "id of q's number format"),
+    Field("id_map_hash", "bytes32", "SHA-256 of the global id map"),
+    Field("tokenizer_hash", "bytes32", "SHA-256 of the tokenizer"),
+    Field("draft_identity", "bytes32", "SHA-256 of the draft checkpoint; from a verifier, zero = any"),
+    Field("target_identity", "bytes32", "SHA-256 of the target; from a drafter, zero = any"),
+)
+
+STEP_FIELDS: Final = (
+    Field("session", "u64", "session id, chosen by the verifier, unique on its connection"),
+    Field("slot", "u16", "slot that the reply will fill"),
+    Field("layout", "u8", "layout of the reply"),
+    Field("committed_outcome", "u8", "commit rider: how the round before ended"),
+    Field("generation", "u32", "incarnation of the session, from 1"),
+    Field("round", "u32", "round id inside the generation, from 1, rising"),
+    Field("anchor", "u32", "absolute position of the last committed token"),
+    Field("first_position", "u32", "absolute position of the first draft: anchor + 1"),
+    Field("depth", "u16", "K, fixed before the first draw"),
+    Field("committed_accepted", "u16", "commit rider: drafts accepted of the round before"),
+    Field("committed_round", "u32", "commit rider: the round it speaks of; 0 = none"),
+    Field("temperature", "f32", "draft temperature; 0 = greedy"),
+    Field("top_k", "u32", "policy: A5; 0 = off"),
+    Field("top_p", "u32", "policy: A6, whole tickets of 2^24; 2^24 = off"),
+    Field("min_p", "u32", "policy: A7, whole tickets of 2^24; 0 = off"),
+    Field("support", "u32", "policy: A8, K of the sparse layout; 0 for the others"),
+    Field("context_version", "u32", "version of the target's processor, grammar and stop context"),
+    Field("proposal_key", "u64", "KEY(PROPOSAL), lane 0 in the low half; 0 in v1"),
+    Field("prefix_digest", "bytes16", "BLAKE2b-128 of the whole committed prefix as int32 LE"),
+    Field("base", "u32", "absolute position of the first token that follows here"),
+    Field("token_count", "u32", "tokens that follow; base + token_count = anchor + 1"),
+    Field("hidden_rows", "u16", "hidden-state rows that follow the tokens"),
+    Field("reserved", "u16", "zero"),
+)  # then token_count x i32, then hidden_rows x hidden_width elements
+
+REPLY_FIELDS: Final = (
+    Field("session", "u64", "as in STEP"),
+    Field("slot", "u16", "as in STEP"),
+    Field("layout", "u8", "as in STEP"),
+    Field("reserved", "u8", "zero"),
+    Field("generation", "u32", "as in STEP"),
+    Field("round", "u32", "as in STEP"),
+    Field("first_position", "u32", "as in STEP"),
+    Field("prefix_digest", "bytes16", "as in STEP"),
+    Field("context_version", "u32", "as in STEP"),
+    Field("depth", "u16", "as in STEP"),
+    Field("shard_index", "u16", "which vocabulary shard this reply holds"),
+    Field("shard_count", "u16", "of how many"),
+    Field("reserved2", "u16", "zero"),
+    Field("shard_begin", "u32", "first global id of the shard"),
+    Field("shard_end", "u32", "one past its last global id"),
+    Field("support", "u32", "entries laid out a position: V of the shard (dense), K (sparse), 0 (ids)"),
+)  # then depth rows: POSITION_FIELDS, then the q of the row at its fixed size
+
+POSITION_FIELDS: Final = (
+    Field("position", "u32", "absolute position of this draft: first_position + i"),
+    Field("token", "i32", "the sampled global token id"),
+    Field("entries", "u32", "entries in use: sparse, 1..K; dense, the shard's width; ids only, 0"),
+    Field("checksum", "u32", "CRC32C of the q bytes of this row, pads included; 0 in v1"),
+)
+
+COMPLETE_FIELDS: Final = (
+    Field("session", "u64", "as in STEP"),
+    Field("slot", "u16", "as in STEP"),
+    Field("status", "u8", "0 = the reply is whole; otherwise why there is none"),
+    Field("reserved", "u8", "zero"),
+    Field("generation", "u32", "as in STEP"),
+    Field("round", "u32", "as in STEP"),
+    Field("first_position", "u32", "as in STEP"),
+    Field("prefix_digest", "bytes16", "as in STEP"),
+    Field("context_version", "u32", "as in STEP"),
+    Field("reply_bytes", "u32", "exact payload size of the REPLY; 0 unless status is OK"),
+    Field("reply_checksum", "u32", "its payload CRC32C; 0 unless status is OK"),
+)
+
+COMMIT_FIELDS: Final = (
+    Field("session", "u64", "as in STEP"),
+    Field("generation", "u32", "as in STEP"),
+    Field("round", "u32", "the round that ended"),
+    Field("outcome", "u8", "how it ended"),
+    Field("reserved", "u8", "zero"),
+    Field("accepted", "u16", "drafts accepted"),
+    Field("token", "i32", "the correction, bonus or target-only id; -1 when the text ended before"),
+    Field("committed", "u32", "length of the committed prefix now"),
+    Field("prefix_digest", "bytes16", "BLAKE2b-128 of that prefix"),
+)
+
+RESET_FIELDS: Final = (
+    Field("session", "u64", "the session"),
+    Field("generation", "u32", "the generation that ends"),
+    Field("next_generation", "u32", "the one that begins: larger"),
+)
+
+CANCEL_FIELDS: Final = (
+    Field("session", "u64", "the session"),
+    Field("generation", "u32", "the generation that ends; another one is left alone"),
+    Field("reserved", "u32", "zero"),
+)
+
+ERROR_FIELDS: Final = (
+    Field("session", "u64", "the session concerned; 0 = the connection"),
+    Field("generation", "u32", "as in STEP; 0 = none"),
+    Field("round", "u32", "as in STEP; 0 = none"),
+    Field("code", "u16", "why"),
+    Field("reserved", "u16", "zero"),
+    Field("field", "text32", "name of the field concerned, from these tables; empty = none"),
+)
+
+PING_FIELDS: Final = (Field("nonce", "u64", "returned as it is by PONG"),)
+
+PAYLOAD_FIELDS: Final[dict[MessageType, tuple[Field, ...]]] = {
+    MessageType.HELLO: HELLO_FIELDS,
+    MessageType.STEP: STEP_FIELDS,
+    MessageType.REPLY: REPLY_FIELDS,
+    MessageType.COMPLETE: COMPLETE_FIELDS,
+    MessageType.COMMIT: COMMIT_FIELDS,
+    MessageType.RESET: RESET_FIELDS,
+    MessageType.CANCEL: CANCEL_FIELDS,
+    MessageType.ERROR: ERROR_FIELDS,
+    MessageType.PING: PING_FIELDS,
+    MessageType.PONG: PING_FIELDS,
+}
