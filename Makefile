@@ -1,0 +1,78 @@
+# Targets for people; `make help` lists them. Set-up happens by itself, once, and again when
+# requirements/ changes.
+#
+#   PYTHON=python3.12          another interpreter than python3 (3.11 or newer)
+#   TORCH_FLAGS="..."          extra pip flags for torch alone, for example the index of its CPU builds:
+#                              on Linux the default build brings several GB of CUDA libraries along
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+TORCH_FLAGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+# One thread: two processes share the machine in every test, demo and benchmark.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM := false
+export HF_HUB_OFFLINE := 1
+
+.PHONY: help run test bench lint vectors spec wheel clean
+
+help:
+	@echo 'make run      set up, then the demo: drafter and verifier on this machine'
+	@echo 'make test     set up, then every test'
+	@echo 'make bench    measure against the goals; JSON and a table in .out/ (QUICK=1: a short one)'
+	@echo 'make lint     ruff, format, types, layers'
+	@echo 'make vectors  write vectors/ again from the oracle'
+	@echo 'make spec     write the generated tables of SPEC/ again'
+	@echo 'make wheel    build the wheel into dist/'
+	@echo 'make clean    remove what was built; .venv stays'
+
+$(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "draftwire needs Python 3.11 or newer, and '$(PYTHON)' is not on the path: install it, or say make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "draftwire needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1): say make PYTHON=/path/to/a/newer/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "python could not make a virtual environment: on Debian and Ubuntu install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+
+$(VENV)/.run-ready: requirements/torch.txt requirements/run.txt pyproject.toml | $(VENV)/bin/python
+	@echo "setting up in $(VENV): once, a few minutes the first time"
+	$(PIP) install $(TORCH_FLAGS) -r requirements/torch.txt
+	$(PIP) install -r requirements/run.txt
+	$(PIP) install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev-ready: requirements/dev.txt $(VENV)/.run-ready
+	$(PIP) install -r requirements/dev.txt
+	@touch $@
+
+run: $(VENV)/.run-ready
+	@$(BIN)/draftwire demo
+
+test: $(VENV)/.dev-ready
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_FLAGS)
+
+bench: $(VENV)/.dev-ready
+	$(BIN)/python -m bench.run $(if $(QUICK),--quick)
+
+lint: $(VENV)/.dev-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+vectors: $(VENV)/.dev-ready
+	$(BIN)/python -m tools.vectors
+
+spec: $(VENV)/.dev-ready
+	$(BIN)/python -m tools.spec_tables
+
+wheel: $(VENV)/.dev-ready
+	$(BIN)/python -m build --wheel --no-isolation
+
+clean:
+	rm -rf build dist .out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
