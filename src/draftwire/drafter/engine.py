@@ -1,0 +1,74 @@
+"""What a drafting model must offer: open, rewind and extend a context, batched over sessions.
+
+The engine knows nothing of sockets, policies, counts or words. It turns tokens into logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftwire.wire.registry import Adaptation
+
+
+class DraftContext(Protocol):
+    """The state of one sequence inside an engine (a KV cache, for instance), opaque to callers."""
+
+    @property
+    def length(self) -> int:
+        """Tokens that this context holds the state of."""
+
+
+Context = TypeVar("Context", bound=DraftContext)
+
+
+class DraftEngine(Protocol[Context]):
+    """A drafting model.
+
+    vocab_size: the real V, without padding. max_context: most tokens a context may hold. identity,
+    tokenizer_hash, id_map_hash: 32 bytes each, as HELLO carries them.
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """The real vocabulary size V."""
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens a context may hold."""
+
+    @property
+    def identity(self) -> bytes:
+        """SHA-256 of the checkpoint."""
+
+    @property
+    def tokenizer_hash(self) -> bytes:
+        """SHA-256 of the tokenizer."""
+
+    @property
+    def id_map_hash(self) -> bytes:
+        """SHA-256 of the global id map."""
+
+    @property
+    def adaptation(self) -> Adaptation:
+        """Whether the checkpoint speaks the target's vocabulary natively or through an id map."""
+
+    def open(self) -> Context:
+        """Return a new context that holds no tokens."""
+
+    def close(self, context: Context) -> None:
+        """Free what the context holds; it is not used again."""
+
+    def rewind(self, context: Context, length: int) -> None:
+        """Keep the state of the first ``length`` tokens (``0 <= length <= context.length``)."""
+
+    def extend(self, batch: Sequence[tuple[Context, Sequence[int]]]) -> NDArray[np.float32]:
+        """Feed at least one token to each context and return the logits after the last one.
+
+        batch: B different contexts, each with its new tokens (lengths may differ). Returns binary32
+        (B, V), rows in the order of the batch; a row depends on its own tokens alone, up to the
+        rounding of the model's own arithmetic. Raises only when the whole batch failed.
+        """

@@ -1,0 +1,303 @@
+"""The round loop: ask, score, verify, commit; what comes out has the law of the target alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import TracebackType
+from typing import Generic, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftwire.errors import ConfigurationError
+from draftwire.exact.words import Address, Domain, KeyedWords, WordSource
+from draftwire.kernels import cpu
+from draftwire.session.asking import Proposal
+from draftwire.verifier.drafting import Drafter, DraftRequest, Miss, MissReason
+from draftwire.verifier.engine import Context, TargetEngine
+from draftwire.verifier.report import Report
+from draftwire.verifier.sampling import Sampling
+from draftwire.verifier.stop import Decode, Finish, StopRules
+from draftwire.verifier.undrafted import Undrafted
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout, Outcome
+
+
+class Kind(Enum):
+    """Where a token of the text came from."""
+
+    ACCEPTED = "accepted"
+    CORRECTED = "corrected"
+    BONUS = "bonus"
+    TARGET_ONLY = "target_only"
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """One token of the text. index: its place in the text, from 0. finish: why the text ends here."""
+
+    token: int
+    kind: Kind
+    index: int
+    finish: Finish | None = None
+
+
+_NOTES = {
+    MissReason.NO_CONNECTION: "the drafter is away: going on with the target alone",
+    MissReason.CONTEXT_LIMIT: "the drafter's context is full: going on with the target alone",
+    MissReason.PAUSED: "proposals kept getting lost: drafting pauses and is tried again later",
+}
+
+
+class Generation(Generic[Context], Iterator[Emission]):
+    """One request, driven by iterating over it; ``report`` is complete when the text has ended.
+
+    Close it (or leave its ``with`` block) to abandon the text early: both sides then free what it
+    held, and nothing more is emitted.
+    """
+
+    def __init__(
+        self,
+        target: TargetEngine[Context],
+        drafter: Drafter | None,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        policy: ProposalPolicy | None,
+        *,
+        decode: Decode | None = None,
+        on_emission: Callable[[Emission], None] | None = None,
+        words: WordSource | None = None,
+    ) -> None:
+        _check_request(target, drafter, prompt, sampling, policy)
+        key = sampling.request_key()
+        self.report = Report(prompt_tokens=len(prompt))
+        self._target = target
+        self._policy = policy
+        self._committed = list(prompt)
+        self._stop = StopRules(
+            end_tokens=target.end_tokens,
+            max_tokens=sampling.max_tokens,
+            room=target.max_context - len(prompt),
+            stop=sampling.stop,
+            decode=decode,
+        )
+        self._words = KeyedWords(key) if words is None else words
+        self._on_emission = on_emission
+        self._drafting: DraftRequest = (
+            Undrafted() if drafter is None else drafter.open(prompt, key.proposal_key)
+        )
+        self._drafted = drafter is not None
+        self.report.traffic = self._drafting.traffic
+        self._open: Context | None = target.open(prompt, sampling)
+        self._emissions = self._run(self._open)
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The committed text so far, prompt excluded."""
+        return self._stop.tokens
+
+    def __iter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Emission:
+        """Return the next token of the text."""
+        return next(self._emissions)
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Free the request on both sides; may be called twice."""
+        self._emissions.close()
+        if self.report.finish is None:
+            self.report.finish = Finish.ABANDONED
+        if self._open is not None:
+            context, self._open = self._open, None
+            self._drafting.close()
+            self._target.close(context)
+
+    def _run(self, context: Context) -> Iterator[Emission]:
+        try:
+            while self.report.finish is None:
+                began = time.perf_counter()
+                emissions = self._round(context)
+                self.report.seconds.total += time.perf_counter() - began
+                for emission in emissions:
+                    if self._on_emission is not None:
+                        self._on_emission(emission)
+                    yield emission
+        finally:
+            if self._open is not None:
+                self._open = None
+                self._drafting.close()
+                self._target.close(context)
+
+    def _round(self, context: Context) -> list[Emission]:
+        proposal = self._propose()
+        began = time.perf_counter()
+        drafts = () if proposal is None else proposal.tokens
+        rows = self._target.score(context, self._committed, drafts)
+        scored = time.perf_counter()
+        if proposal is None:
+            tokens, kinds = [self._draw_target_only(rows)], [Kind.TARGET_ONLY]
+        else:
+            tokens, kinds = self._verify(rows, proposal)
+        self.report.seconds.target += scored - began
+        self.report.seconds.verify += time.perf_counter() - scored
+        return self._commit(tokens, kinds, len(drafts))
+
+    def _propose(self) -> Proposal | None:
+        report, drafting = self.report, self._drafting
+        report.rounds += 1
+        # The depth is fixed here, from the committed length and the limits alone (A23). One place
+        # is left for the bonus, so that no draft is paid for that could not be used.
+        depth = 0 if self._policy is None else min(self._policy.depth, self._stop.left - 1)
+        if self._policy is None or not self._drafted or depth < 1:
+            drafting.skip()
+            report.target_only_rounds += 1
+            return None
+        began, audited = time.perf_counter(), drafting.traffic.audit_seconds
+        same = depth == self._policy.depth
+        drafted = drafting.propose(self._policy if same else replace(self._policy, depth=depth))
+        audit = drafting.traffic.audit_seconds - audited
+        report.seconds.audit += audit
+        report.seconds.drafter += time.perf_counter() - began - audit
+        if isinstance(drafted, Miss):
+            report.missed(drafted.reason, drafted.drafted)
+            if drafted.reason in _NOTES:
+                report.note(_NOTES[drafted.reason])
+            return None
+        report.proposed(len(drafted.tokens))
+        return drafted
+
+    def _draw_target_only(self, rows: NDArray[np.float64]) -> int:
+        drafting = self._drafting
+        address = Address(
+            drafting.generation, drafting.round, len(self._committed), Domain.TARGET_ONLY
+        )
+        return cpu.target(rows[0], self._words.words(address))
+
+    def _verify(
+        self, rows: NDArray[np.float64], proposal: Proposal
+    ) -> tuple[list[int], list[Kind]]:
+        verdict = cpu.verify(
+            rows,
+            proposal.tokens,
+            proposal.rows,
+            self._words,
+            generation=self._drafting.generation,
+            round=self._drafting.round,
+            first_position=len(self._committed),
+        )
+        tokens = list(proposal.tokens[: verdict.accepted])
+        kinds = [Kind.ACCEPTED] * verdict.accepted
+        if verdict.token is not None:
+            tokens.append(verdict.token)
+            kinds.append(Kind.BONUS if verdict.outcome == "bonus" else Kind.CORRECTED)
+        return tokens, kinds
+
+    def _commit(self, tokens: list[int], kinds: list[Kind], depth: int) -> list[Emission]:
+        """Keep the tokens up to the end of the text, tell the drafter, and return the emissions."""
+        emissions: list[Emission] = []
+        for token, kind in zip(tokens, kinds, strict=True):
+            index = len(self._stop.tokens)
+            finish = self._stop.add(token)
+            emissions.append(Emission(token, kind, index, finish))
+            if finish is not None:
+                break
+        kept = [emission.token for emission in emissions]
+        last = emissions[-1].kind
+        accepted = sum(emission.kind is Kind.ACCEPTED for emission in emissions)
+        self._committed += kept
+        self._drafting.commit(_OUTCOMES[last], accepted, kept)
+        report = self.report
+        report.tokens += len(kept)
+        report.bonus += last is Kind.BONUS
+        if depth:
+            report.judged(depth, sum(kind is Kind.ACCEPTED for kind in kinds), accepted)
+        if emissions[-1].finish is not None:
+            report.finish = emissions[-1].finish
+        return emissions
+
+
+_OUTCOMES = {
+    Kind.ACCEPTED: Outcome.ENDED,  # a round whose last kept token is a draft ended the text there
+    Kind.CORRECTED: Outcome.CORRECTION,
+    Kind.BONUS: Outcome.BONUS,
+    Kind.TARGET_ONLY: Outcome.TARGET_ONLY,
+}
+
+
+def generate(
+    target: TargetEngine[Context],
+    drafter: Drafter | None,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    policy: ProposalPolicy | None = None,
+    *,
+    decode: Decode | None = None,
+    on_emission: Callable[[Emission], None] | None = None,
+    words: WordSource | None = None,
+) -> Generation[Context]:
+    """Return the text that follows ``prompt``, token by token, with exactly the target's law.
+
+    drafter None (then policy is not used): every round is target-only. policy: depth, layout and
+    the draft's own restrictions. decode: ids to text, needed for stop strings. on_emission: called
+    with every token before it is yielded. words: stands in for the verifier's own words
+    (acceptance, correction, bonus, target-only), so that a law can be enumerated through this very
+    loop; the proposal's words are the drafter's. Raises ConfigurationError at once, and
+    ArithmeticRefusalError from a round whose p the arithmetic refuses.
+    """
+    return Generation(
+        target,
+        drafter,
+        prompt,
+        sampling,
+        policy,
+        decode=decode,
+        on_emission=on_emission,
+        words=words,
+    )
+
+
+def _check_request(
+    target: TargetEngine[Context],
+    drafter: Drafter | None,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    policy: ProposalPolicy | None,
+) -> None:
+    if not prompt:
+        raise ConfigurationError("the prompt is empty: give at least one token")
+    if not all(0 <= token < target.vocab_size for token in prompt):
+        raise ConfigurationError(f"the prompt holds an id outside [0, {target.vocab_size})")
+    if len(prompt) >= target.max_context:
+        raise ConfigurationError(
+            f"the prompt has {len(prompt)} tokens, the target's context takes {target.max_context}:"
+            " shorten the prompt"
+        )
+    if drafter is None:
+        return
+    if policy is None:
+        raise ConfigurationError("a drafter needs a proposal policy: pass one, with its depth")
+    if policy.depth < 1:
+        raise ConfigurationError("the depth must be 1 or more; for none, use no drafter")
+    if policy.layout is Layout.IDS_ONLY and not (sampling.greedy and policy.temperature == 0):
+        raise ConfigurationError(
+            "the v1 wire carries ids only and is for temperature 0, on both sides: use a v2 layout"
+            " (dense or sparse) to sample"
+        )

@@ -1,0 +1,144 @@
+"""What one generation did: counts, reasons, bytes and where the time went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from draftwire.verifier.drafting import MissReason, Traffic
+from draftwire.verifier.stop import Finish
+
+
+@dataclass(slots=True)
+class Seconds:
+    """Where the wall-clock time went. ``drafter`` is the wait for proposals, audit excluded."""
+
+    total: float = 0.0
+    target: float = 0.0
+    drafter: float = 0.0
+    verify: float = 0.0
+    audit: float = 0.0
+
+
+@dataclass(slots=True)
+class Report:
+    """Filled in while a generation runs; every draft that was asked for is in exactly one count.
+
+    ``drafted = verified + discarded``; ``verified = accepted + rejected + overtaken + after_end``:
+    overtaken drafts stood behind a rejection, after_end behind the end of the text. The lists have
+    an entry a position of the proposal. misses: rounds without a proposal, by reason.
+    """
+
+    prompt_tokens: int = 0
+    tokens: int = 0
+    rounds: int = 0
+    drafted_rounds: int = 0
+    target_only_rounds: int = 0
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    overtaken: int = 0
+    after_end: int = 0
+    bonus: int = 0
+    proposed_by_position: list[int] = field(default_factory=list)
+    accepted_by_position: list[int] = field(default_factory=list)
+    discarded: Counter[MissReason] = field(default_factory=Counter)
+    misses: Counter[MissReason] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    seconds: Seconds = field(default_factory=Seconds)
+    traffic: Traffic = field(default_factory=Traffic)
+    finish: Finish | None = None
+
+    @property
+    def tokens_per_target_pass(self) -> float:
+        """Tokens of the text for each pass of the target; 0 before the first."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of the text for each second of wall-clock time; 0 before the first."""
+        return self.tokens / self.seconds.total if self.seconds.total else 0.0
+
+    @property
+    def sent_bytes_per_position(self) -> float:
+        """Bytes to the drafter for each drafted position."""
+        return self.traffic.sent / self.drafted if self.drafted else 0.0
+
+    @property
+    def received_bytes_per_position(self) -> float:
+        """Bytes from the drafter for each drafted position."""
+        return self.traffic.received / self.drafted if self.drafted else 0.0
+
+    def note(self, text: str) -> None:
+        """Say something to the user once, however often it happens."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def proposed(self, depth: int) -> None:
+        """Book a whole proposal of ``depth`` drafts that goes to verification."""
+        missing = depth - len(self.proposed_by_position)
+        if missing > 0:
+            self.proposed_by_position += [0] * missing
+            self.accepted_by_position += [0] * missing
+        for position in range(depth):
+            self.proposed_by_position[position] += 1
+        self.drafted_rounds += 1
+        self.drafted += depth
+        self.verified += depth
+
+    def judged(self, depth: int, accepted: int, kept: int) -> None:
+        """Book the verdict: ``accepted`` of ``depth`` drafts, ``kept`` of them inside the text."""
+        for position in range(kept):
+            self.accepted_by_position[position] += 1
+        self.accepted += kept
+        if kept < accepted:
+            self.after_end += depth - kept
+        elif accepted < depth:
+            self.rejected += 1
+            self.overtaken += depth - accepted - 1
+
+    def missed(self, reason: MissReason, drafted: int) -> None:
+        """Book a round without a proposal and the ``drafted`` positions that it lost."""
+        self.misses[reason] += 1
+        self.target_only_rounds += 1
+        if drafted:
+            self.drafted += drafted
+            self.discarded[reason] += drafted
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain values for JSON."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
+            "rounds": self.rounds,
+            "drafted_rounds": self.drafted_rounds,
+            "target_only_rounds": self.target_only_rounds,
+            "tokens_per_target_pass": self.tokens_per_target_pass,
+            "tokens_per_second": self.tokens_per_second,
+            "drafted": self.drafted,
+            "verified": self.verified,
+            "accepted": self.accepted,
+            "rejected": self.rejected,
+            "overtaken": self.overtaken,
+            "after_end": self.after_end,
+            "bonus": self.bonus,
+            "proposed_by_position": list(self.proposed_by_position),
+            "accepted_by_position": list(self.accepted_by_position),
+            "discarded": {reason.value: n for reason, n in self.discarded.items()},
+            "misses": {reason.value: n for reason, n in self.misses.items()},
+            "bytes_sent": self.traffic.sent,
+            "bytes_received": self.traffic.received,
+            "sent_bytes_per_position": self.sent_bytes_per_position,
+            "received_bytes_per_position": self.received_bytes_per_position,
+            "seconds": {
+                "total": self.seconds.total,
+                "target": self.seconds.target,
+                "drafter": self.seconds.drafter,
+                "verify": self.seconds.verify,
+                "audit": self.seconds.audit,
+            },
+            "finish": None if self.finish is None else self.finish.value,
+            "notes": list(self.notes),
+        }
