@@ -1,0 +1,1 @@
+"""The drafter program, without a model or a socket of its own."""

@@ -1,0 +1,1 @@
+"""The verifier program: the round loop, verification, stop rules."""

@@ -14,9 +14,9 @@ Context = TypeVar("Context")
 
 
 class TargetEngine(Protocol[Context]):
-    """A target model together with its unchanged processors (penalties, masks, temperature, top-k/p).
+    """A target model together with its unchanged processors (penalties, masks, temperature, top-k).
 
-    Opaque ``Context``: the state of one request.
+    ``Context``: the opaque state of one request.
     """
 
     @property
@@ -52,8 +52,8 @@ class TargetEngine(Protocol[Context]):
         """Return the weights of p at the K+1 positions after ``committed``, drafts in place.
 
         committed: the whole committed sequence, prompt included; it only ever grows, and whatever
-        the engine cached beyond it (rejected drafts of the call before) is rolled back here. drafts:
-        K ids. Returns binary64 (K+1, V): row i is the unnormalised p of the token that follows
+        the engine cached beyond it (rejected drafts of the call before) is rolled back here.
+        drafts: K ids. Returns binary64 (K+1, V): row i is the unnormalised p of the token that follows
         ``committed + drafts[:i]``, after every processor, exactly what this engine would sample
         from; temperature 0 gives one weight on the lowest id with the largest score (A21). The
         caller may keep the array until the next call. Rows are judged (A11) by the verification,

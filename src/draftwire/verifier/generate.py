@@ -37,7 +37,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """One token of the text. index: its place in the text, from 0. finish: why the text ends here."""
+    """One token of the text. index: its place, from 0. finish: why the text ends here, or None."""
 
     token: int
     kind: Kind
@@ -71,6 +71,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         on_emission: Callable[[Emission], None] | None = None,
         words: WordSource | None = None,
     ) -> None:
+        """See :func:`generate`."""
         _check_request(target, drafter, prompt, sampling, policy)
         key = sampling.request_key()
         self.report = Report(prompt_tokens=len(prompt))

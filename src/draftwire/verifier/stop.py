@@ -43,9 +43,7 @@ class StopRules:
     def __post_init__(self) -> None:
         """Refuse stop strings that could never be found."""
         if self.stop and self.decode is None:
-            raise ConfigurationError(
-                "stop strings need a way to turn tokens into text: pass decode"
-            )
+            raise ConfigurationError("stop strings are looked for in the text: pass decode")
 
     @property
     def left(self) -> int:

@@ -13,6 +13,7 @@ class Undrafted:
     """Stands where a drafter's request would; every round is target-only."""
 
     def __init__(self) -> None:
+        """Begin before the first round."""
         self.generation = 1
         self.round = 0
         self.traffic = Traffic()
