@@ -7,34 +7,28 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
 
-from draftwire.session.asking import Proposal
+from draftwire.session.proposal import Proposal
+from draftwire.session.reasons import DropReason
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Outcome
 
 
 class MissReason(Enum):
-    """Why a round has no proposal; the counter it is booked under."""
+    """Why nothing was asked of the drafter in a round; a counter, as DropReason is one."""
 
-    NO_CONNECTION = "no_connection"  # nobody there, or another program
-    PAUSED = "paused"  # backed off after a miss; nothing was asked
-    DEADLINE = "deadline"  # the reply was not whole in time
-    CLOSED = "closed"  # the connection ended during the round
-    CORRUPT = "corrupt"  # the reply broke the protocol, its own checksums included
-    AUDIT = "audit"  # a token was not drawn from the q that was sent
-    REMOTE_ERROR = "remote_error"  # the drafter says that the request broke the protocol
-    LOST_STATE = "lost_state"  # the drafter no longer holds the prefix
-    CONTEXT_LIMIT = "context_limit"  # the drafter's context is full; it stays so
-    NO_SLOT = "no_slot"
-    SHUTTING_DOWN = "shutting_down"
-    REFUSED_ARITHMETIC = "refused_arithmetic"  # the drafter's own row was NaN or had no mass
-    INTERNAL = "internal"
+    NO_CONNECTION = "no_connection"  # nobody there, another program, or a refused HELLO
+    PAUSED = "paused"  # backed off after proposals that were lost
+    CONTEXT_LIMIT = "context_limit"  # the committed prefix fills the drafter's context
+
+
+Reason: TypeAlias = MissReason | DropReason
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
     """A round without a proposal. ``drafted``: positions that were asked for and are lost."""
 
-    reason: MissReason
+    reason: Reason
     detail: str = ""
     drafted: int = 0
 

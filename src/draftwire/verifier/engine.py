@@ -53,7 +53,7 @@ class TargetEngine(Protocol[Context]):
 
         committed: the whole committed sequence, prompt included; it only ever grows, and whatever
         the engine cached beyond it (rejected drafts of the call before) is rolled back here.
-        drafts: K ids. Returns binary64 (K+1, V): row i is the unnormalised p of the token that follows
+        drafts: K ids. Returns binary64 (K+1, V): row i is the unnormalised p of what follows
         ``committed + drafts[:i]``, after every processor, exactly what this engine would sample
         from; temperature 0 gives one weight on the lowest id with the largest score (A21). The
         caller may keep the array until the next call. Rows are judged (A11) by the verification,

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from draftwire.errors import ConfigurationError
 from draftwire.exact.words import Address, Domain, KeyedWords, WordSource
 from draftwire.kernels import cpu
-from draftwire.session.asking import Proposal
-from draftwire.verifier.drafting import Drafter, DraftRequest, Miss, MissReason
+from draftwire.session.proposal import Proposal
+from draftwire.session.reasons import DropReason
+from draftwire.verifier.drafting import Drafter, DraftRequest, Miss, MissReason, Reason
 from draftwire.verifier.engine import Context, TargetEngine
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
@@ -45,10 +46,15 @@ class Emission:
     finish: Finish | None = None
 
 
-_NOTES = {
-    MissReason.NO_CONNECTION: "the drafter is away: going on with the target alone",
-    MissReason.CONTEXT_LIMIT: "the drafter's context is full: going on with the target alone",
+_AWAY = "the drafter is away: going on with the target alone until it is back"
+_FULL = "the drafter's context is full: going on with the target alone"
+_NOTES: dict[Reason, str] = {
+    MissReason.NO_CONNECTION: _AWAY,
+    DropReason.DISCONNECTED: _AWAY,
+    MissReason.CONTEXT_LIMIT: _FULL,
+    DropReason.DECLINED_CONTEXT_LIMIT: _FULL,
     MissReason.PAUSED: "proposals kept getting lost: drafting pauses and is tried again later",
+    DropReason.AUDIT_FAILED: "a draft was not drawn from the q that came with it: not used",
 }
 
 
@@ -178,9 +184,10 @@ class Generation(Generic[Context], Iterator[Emission]):
         report.seconds.audit += audit
         report.seconds.drafter += time.perf_counter() - began - audit
         if isinstance(drafted, Miss):
+            if drafted.reason in _NOTES and not report.misses[drafted.reason]:
+                detail = f" ({drafted.detail})" if drafted.detail else ""
+                report.note(_NOTES[drafted.reason] + detail)
             report.missed(drafted.reason, drafted.drafted)
-            if drafted.reason in _NOTES:
-                report.note(_NOTES[drafted.reason])
             return None
         report.proposed(len(drafted.tokens))
         return drafted

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftwire.verifier.drafting import MissReason, Traffic
+from draftwire.verifier.drafting import Reason, Traffic
 from draftwire.verifier.stop import Finish
 
 
@@ -44,8 +44,8 @@ class Report:
     bonus: int = 0
     proposed_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
-    discarded: Counter[MissReason] = field(default_factory=Counter)
-    misses: Counter[MissReason] = field(default_factory=Counter)
+    discarded: Counter[Reason] = field(default_factory=Counter)
+    misses: Counter[Reason] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     seconds: Seconds = field(default_factory=Seconds)
     traffic: Traffic = field(default_factory=Traffic)
@@ -99,7 +99,7 @@ class Report:
             self.rejected += 1
             self.overtaken += depth - accepted - 1
 
-    def missed(self, reason: MissReason, drafted: int) -> None:
+    def missed(self, reason: Reason, drafted: int) -> None:
         """Book a round without a proposal and the ``drafted`` positions that it lost."""
         self.misses[reason] += 1
         self.target_only_rounds += 1
