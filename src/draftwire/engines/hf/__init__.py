@@ -1,0 +1,15 @@
+"""transformers models as target and as drafter, and the hook for ``model.generate``."""
+
+from draftwire.engines.hf.draft import HfDraftEngine
+from draftwire.engines.hf.identity import require_pair
+from draftwire.engines.hf.loading import LoadedModel, embedded_folder, load_folder
+from draftwire.engines.hf.target import HfTargetEngine
+
+__all__ = [
+    "HfDraftEngine",
+    "HfTargetEngine",
+    "LoadedModel",
+    "embedded_folder",
+    "load_folder",
+    "require_pair",
+]

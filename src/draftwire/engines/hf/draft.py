@@ -1,0 +1,95 @@
+"""A transformers model as drafter: tokens in, logits out, one KV cache a session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftwire.engines.hf.identity import (
+    checkpoint_identity,
+    model_identity,
+    native_id_map_hash,
+    real_vocabulary,
+    tokenizer_hash,
+)
+from draftwire.engines.hf.loading import LoadedModel, load_folder
+from draftwire.engines.hf.sequence import (
+    CachedSequence,
+    context_limit,
+    logits_width,
+    require_usable,
+)
+from draftwire.errors import ModelError
+from draftwire.wire.registry import Adaptation
+
+
+class HfDraftEngine:
+    """Implements :class:`draftwire.drafter.engine.DraftEngine` for a causal language model.
+
+    Each session has its own KV cache and its own forward pass: a row is the same whatever else is
+    in its batch, to the bit. Columns beyond the real vocabulary are cut off, so a padded id can have
+    no q. Raises ModelError for a model that cannot be rolled back or has fewer logits than tokens.
+    """
+
+    adaptation = Adaptation.NATIVE
+
+    def __init__(self, model: Any, tokenizer: Any, *, identity: bytes | None = None) -> None:
+        require_usable(model)
+        self._model = model
+        self._sessions: set[CachedSequence] = set()
+        width = logits_width(model)
+        self.vocab_size = real_vocabulary(tokenizer, 1 << 62)
+        if width < self.vocab_size:
+            raise ModelError(
+                f"the drafter has {width} logits for a tokenizer of {self.vocab_size} tokens: "
+                "it cannot propose, or even read, all of them"
+            )
+        self.max_context = context_limit(model)
+        self.identity = model_identity(model) if identity is None else identity
+        self.tokenizer_hash = tokenizer_hash(tokenizer)
+        self.id_map_hash = native_id_map_hash(self.vocab_size)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, *, device: str = "cpu") -> HfDraftEngine:
+        """Load a model folder offline. Raises ModelError."""
+        return cls.from_loaded(load_folder(folder, device=device))
+
+    @classmethod
+    def from_loaded(cls, loaded: LoadedModel) -> HfDraftEngine:
+        """Use a loaded folder; its identity is the folder's."""
+        return cls(loaded.model, loaded.tokenizer, identity=checkpoint_identity(loaded.folder))
+
+    @property
+    def open_sessions(self) -> int:
+        """Contexts that are open now."""
+        return len(self._sessions)
+
+    def open(self) -> CachedSequence:
+        """Return a new context that holds no tokens."""
+        context = CachedSequence(self._model)
+        self._sessions.add(context)
+        return context
+
+    def close(self, context: CachedSequence) -> None:
+        """Free what the context holds; it is not used again."""
+        context.rewind(0)
+        self._sessions.discard(context)
+
+    def rewind(self, context: CachedSequence, length: int) -> None:
+        """Keep the state of the first ``length`` tokens."""
+        context.rewind(length)
+
+    def extend(self, batch: Sequence[tuple[CachedSequence, Sequence[int]]]) -> NDArray[np.float32]:
+        """Feed new tokens to each context and return the logits after the last one of each.
+
+        Returns binary32 (B, V). When the model raises, the contexts that it had not come to are as
+        before and so is the one it raised for.
+        """
+        rows = np.empty((len(batch), self.vocab_size), dtype=np.float32)
+        for row, (context, tokens) in zip(rows, batch, strict=True):
+            row[:] = context.extend(tokens)[0, : self.vocab_size].cpu().numpy()
+        return rows

@@ -1,0 +1,143 @@
+"""Loading a causal language model and its tokenizer from a folder, without any network."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from draftwire.engines.hf.sequence import require_usable
+from draftwire.errors import ModelError
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to be used, its tokenizer, and the folder both came from."""
+
+    model: Any
+    tokenizer: Any
+    folder: Path
+
+
+def load_folder(folder: str | Path, *, device: str = "cpu", dtype: Any = None) -> LoadedModel:
+    """Load a transformers causal language model folder, offline and without running its code.
+
+    device: where the weights go. dtype: a torch dtype; None keeps the checkpoint's. Raises
+    ModelError saying what the folder lacks: it is no folder, has no ``config.json``, no weights, no
+    tokenizer, weights that are damaged or incomplete, or a model of another kind.
+    """
+    path = Path(folder).expanduser()
+    _require_files(path)
+    options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    with _quiet():
+        config = _attempt(path, "configuration", AutoConfig.from_pretrained)
+        if getattr(config, "is_encoder_decoder", False):
+            raise ModelError(f"{path} holds an encoder-decoder; a causal language model is needed")
+        model, info = _attempt(
+            path,
+            "weights",
+            AutoModelForCausalLM.from_pretrained,
+            output_loading_info=True,
+            trust_remote_code=False,
+            **options,
+        )
+        _require_complete(path, info)
+        tokenizer = _attempt(path, "tokenizer", AutoTokenizer.from_pretrained)
+    model = model.to(device).eval()
+    require_usable(model)
+    return LoadedModel(model=model, tokenizer=tokenizer, folder=path)
+
+
+def load_tokenizer(folder: str | Path) -> Any:
+    """Load only the tokenizer of a model folder, offline. Raises ModelError."""
+    path = Path(folder).expanduser()
+    _require_folder(path)
+    _require_tokenizer(path)
+    with _quiet():
+        return _attempt(path, "tokenizer", AutoTokenizer.from_pretrained)
+
+
+def embedded_folder(role: str) -> Path:
+    """Return the folder of the pair that ships with the package; ``role``: target or drafter.
+
+    Raises ModelError when this installation has none.
+    """
+    folder = Path(str(importlib.resources.files("draftwire"))) / "models" / role
+    if role not in ("target", "drafter"):
+        raise ModelError(f"there is no embedded model {role!r}; there are target and drafter")
+    if not (folder / "config.json").is_file():
+        raise ModelError(
+            f"the embedded {role} is not in this installation ({folder}); "
+            "reinstall draftwire or name a model folder"
+        )
+    return folder
+
+
+def _require_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise ModelError(f"{path} is not a folder; give the folder of a transformers model")
+
+
+def _require_tokenizer(path: Path) -> None:
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+        raise ModelError(f"{path} has no tokenizer (looked for {', '.join(TOKENIZER_FILES)})")
+
+
+def _require_files(path: Path) -> None:
+    _require_folder(path)
+    config = path / "config.json"
+    if not config.is_file():
+        raise ModelError(f"{path} is not a transformers model: it has no config.json")
+    try:
+        readable = isinstance(json.loads(config.read_text(encoding="utf-8")), dict)
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        readable = False
+    if not readable:
+        raise ModelError(f"{config} is not a JSON object")
+    if not any(any(path.glob(pattern)) for pattern in WEIGHT_PATTERNS):
+        raise ModelError(f"{path} has no weights (looked for {', '.join(WEIGHT_PATTERNS)})")
+    _require_tokenizer(path)
+
+
+def _require_complete(path: Path, info: Any) -> None:
+    # transformers fills what is missing with random numbers and only warns.
+    for kind in ("missing_keys", "mismatched_keys"):
+        names = sorted(str(name) for name in info.get(kind) or ())
+        if names:
+            shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            words = kind.replace("_", " ")
+            raise ModelError(f"the weights in {path} do not fit its config.json: {words} {shown}")
+
+
+def _attempt(path: Path, what: str, load: Any, **options: Any) -> Any:
+    try:
+        return load(str(path), local_files_only=True, **options)
+    except Exception as error:  # any of a dozen types, depending on the file that is damaged
+        reason = str(error).strip().splitlines()
+        raise ModelError(
+            f"cannot load the {what} in {path}: {reason[0] if reason else type(error).__name__}"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    shown = transformers_logging.is_progress_bar_enabled()
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if shown:
+            transformers_logging.enable_progress_bar()

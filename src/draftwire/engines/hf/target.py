@@ -1,0 +1,214 @@
+"""A transformers model as target: p at K+1 positions from one forward pass, drafts in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from draftwire.engines.hf.identity import (
+    checkpoint_identity,
+    model_identity,
+    native_id_map_hash,
+    real_vocabulary,
+    tokenizer_hash,
+)
+from draftwire.engines.hf.loading import LoadedModel, load_folder
+from draftwire.engines.hf.processors import RowProcessors
+from draftwire.engines.hf.sequence import (
+    CachedSequence,
+    context_limit,
+    logits_width,
+    require_usable,
+)
+from draftwire.errors import ConfigurationError
+from draftwire.verifier.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What ``model.generate`` makes of a call before its first step."""
+
+    processors: Any
+    criteria: Any
+    config: Any
+
+
+@dataclass(slots=True)
+class HfTargetContext:
+    """One request: its KV cache, its processors, and the padding they see before the prompt."""
+
+    sequence: CachedSequence
+    processors: RowProcessors
+    greedy: bool
+    padding: tuple[int, ...] = ()
+
+
+class HfTargetEngine:
+    """Implements :class:`draftwire.verifier.engine.TargetEngine` for a causal language model.
+
+    p is the softmax of the scores after every processor and warper that ``model.generate`` itself
+    builds for the same parameters, in binary64; it differs from stepwise generation only by how the
+    model's own arithmetic rounds a pass over K+1 tokens rather than one.
+
+    options: further arguments of ``model.generate`` for every request (``bad_words_ids``,
+    ``no_repeat_ngram_size``, ``prefix_allowed_tokens_fn``, ``logits_processor``,
+    ``generation_config`` ...).
+
+    A model whose vocabulary is padded beyond its tokenizer's (V18) has rows wider than
+    ``vocab_size``: ``row_width`` columns. transformers samples the padded ids too when their logits
+    say so, and cutting them off would change p; they have no q, so they can come only from a
+    residual, a bonus or a target-only draw, each with the target's own probability.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        identity: bytes | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        require_usable(model)
+        self._model = model
+        self._options = dict(options or {})
+        self.row_width = logits_width(model)
+        self.vocab_size = real_vocabulary(tokenizer, self.row_width)
+        self.max_context = context_limit(model)
+        self.identity = model_identity(model) if identity is None else identity
+        self.tokenizer_hash = tokenizer_hash(tokenizer)
+        self.id_map_hash = native_id_map_hash(self.vocab_size)
+        self.end_tokens = end_tokens(model.generation_config)
+
+    @classmethod
+    def from_folder(
+        cls, folder: str | Path, *, device: str = "cpu", options: Mapping[str, Any] | None = None
+    ) -> HfTargetEngine:
+        """Load a model folder offline. Raises ModelError."""
+        return cls.from_loaded(load_folder(folder, device=device), options=options)
+
+    @classmethod
+    def from_loaded(
+        cls, loaded: LoadedModel, *, options: Mapping[str, Any] | None = None
+    ) -> HfTargetEngine:
+        """Use a loaded folder; its identity is the folder's."""
+        identity = checkpoint_identity(loaded.folder)
+        return cls(loaded.model, loaded.tokenizer, identity=identity, options=options)
+
+    def open(self, prompt: Sequence[int], sampling: Sampling) -> HfTargetContext:
+        """Begin a request with the processors that ``model.generate`` would use for it.
+
+        What ``sampling`` says goes before the model's own generation configuration; what it does
+        not speak of (suppressed tokens, forced tokens ...) is taken from there unchanged. Raises
+        ConfigurationError when transformers refuses the parameters.
+        """
+        prepared = prepare(self._model, prompt, {**self._options, **_arguments(sampling)})
+        return self.open_prepared(RowProcessors(prepared.processors), greedy=sampling.greedy)
+
+    def open_prepared(
+        self, processors: RowProcessors, *, greedy: bool, padding: Sequence[int] = ()
+    ) -> HfTargetContext:
+        """Begin a request with processors that exist already.
+
+        padding: ids that stand before the prompt in the row the processors were built for. They see
+        them, as in transformers; the model does not.
+        """
+        sequence = CachedSequence(self._model)
+        return HfTargetContext(sequence, processors, greedy, tuple(padding))
+
+    def score(
+        self, context: HfTargetContext, committed: Sequence[int], drafts: Sequence[int]
+    ) -> NDArray[np.float64]:
+        """Return the weights of p at the K+1 positions after ``committed``, drafts in place.
+
+        Returns binary64 (K+1, row_width); the largest weight of a row is 1. A row of NaN, or with
+        +inf among sampled scores, comes out as NaN, and one of -inf alone as zeros: the
+        verification refuses both.
+        """
+        ids = [*committed, *drafts]
+        keep = len(drafts) + 1
+        context.sequence.rewind_to_prefix_of(ids[: len(committed)])
+        logits = context.sequence.extend(ids[context.sequence.length :], keep)
+        seen = torch.tensor([[*context.padding, *ids]], device=logits.device)
+        with torch.no_grad():
+            scores = context.processors.scores(seen, logits)
+        return (greedy_weights(scores) if context.greedy else weights(scores)).cpu().numpy()
+
+    def close(self, context: HfTargetContext) -> None:
+        """Free what the request holds; it is not used again."""
+        context.sequence.rewind(0)
+
+
+def weights(scores: torch.Tensor) -> torch.Tensor:
+    """Return binary64 exp(score - max) of each row: its softmax, not normalised."""
+    wide = scores.double()
+    largest = wide.amax(dim=-1, keepdim=True)
+    return torch.exp(wide - largest.masked_fill(largest == -torch.inf, 0.0))
+
+
+def greedy_weights(scores: torch.Tensor) -> torch.Tensor:
+    """Return binary64 rows with one weight, on the lowest id with the largest score (A21)."""
+    points = torch.zeros_like(scores, dtype=torch.float64)
+    points.scatter_(-1, scores.argmax(dim=-1, keepdim=True), 1.0)
+    largest = scores.amax(dim=-1, keepdim=True)
+    points[(largest == -torch.inf).expand_as(points)] = 0.0
+    points[largest.isnan().expand_as(points)] = torch.nan
+    return points
+
+
+def end_tokens(config: Any) -> frozenset[int]:
+    """Return the ids at which a generation configuration ends a text."""
+    named = config.eos_token_id
+    if named is None:
+        return frozenset()
+    return frozenset([named] if isinstance(named, int) else map(int, named))
+
+
+def prepare(model: Any, prompt: Sequence[int], arguments: Mapping[str, Any]) -> Prepared:
+    """Let ``model.generate`` make its own preparations for a call, and take them instead of a text.
+
+    Raises ConfigurationError when transformers refuses the arguments.
+    """
+    ids = torch.tensor([list(prompt)], dtype=torch.long, device=model.device)
+    try:
+        prepared = model.generate(
+            ids, attention_mask=torch.ones_like(ids), custom_generate=_prepared, **arguments
+        )
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"transformers refuses these parameters: {error}") from error
+    assert isinstance(prepared, Prepared)
+    return prepared
+
+
+def _prepared(
+    model: Any,
+    input_ids: torch.Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    **ignored: Any,
+) -> Prepared:
+    return Prepared(logits_processor, stopping_criteria, generation_config)
+
+
+def _arguments(sampling: Sampling) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "do_sample": not sampling.greedy,
+        "repetition_penalty": float(sampling.repetition_penalty),
+        "max_new_tokens": sampling.max_tokens,
+        "num_beams": 1,
+        "num_return_sequences": 1,
+    }
+    if not sampling.greedy:
+        arguments |= {
+            "temperature": float(sampling.temperature),
+            "top_p": float(sampling.top_p),
+            "top_k": sampling.top_k,
+            "min_p": float(sampling.min_p) if sampling.min_p else None,
+        }
+    return arguments
