@@ -71,7 +71,7 @@ class ProposalPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CommitRider:
-    """How the round before ended, carried by the next STEP; round 0 and Outcome.NONE = there is none."""
+    """How the round before ended, carried by the next STEP; round 0 and NONE: there is none."""
 
     round: int
     accepted: int

@@ -1,7 +1,7 @@
 """Every number and every field of the wire, in one place; the tables of SPEC are made from it.
 
-All integers are little-endian. A *frame* is ``header || payload || payload checksum``; the header is
-magic, version, type, flags, payload length and a CRC32C of those twelve bytes, so that a flipped
+All integers are little-endian. A *frame* is ``header || payload || payload checksum``; the header
+is magic, version, type, flags, payload length and a CRC32C of those twelve bytes, so that a flipped
 length bit is found at once and not by waiting for bytes that never come.
 """
 
@@ -58,6 +58,23 @@ class Role(IntEnum):
 
     VERIFIER = 1
     DRAFTER = 2
+
+
+_VERIFIER: Final = frozenset({Role.VERIFIER})
+_DRAFTER: Final = frozenset({Role.DRAFTER})
+_BOTH: Final = _VERIFIER | _DRAFTER
+SENDERS: Final[dict[MessageType, frozenset[Role]]] = {
+    MessageType.HELLO: _BOTH,
+    MessageType.STEP: _VERIFIER,
+    MessageType.REPLY: _DRAFTER,
+    MessageType.COMPLETE: _DRAFTER,
+    MessageType.COMMIT: _VERIFIER,
+    MessageType.RESET: _VERIFIER,
+    MessageType.CANCEL: _VERIFIER,
+    MessageType.ERROR: _BOTH,
+    MessageType.PING: _BOTH,
+    MessageType.PONG: _BOTH,
+}  # who may send what
 
 
 class Layout(IntEnum):
@@ -146,7 +163,11 @@ HELLO_FIELDS: Final = (
     Field("max_support", "u32", "largest support K of a sparse row"),
     Field("max_context", "u32", "tokens a committed prefix plus its proposal may hold"),
     Field("max_step_bytes", "u32", "largest STEP payload"),
-    Field("max_reply_bytes", "u32", "largest REPLY payload; follows from the layouts, V, depth, support"),
+    Field(
+        "max_reply_bytes",
+        "u32",
+        "largest REPLY payload; follows from the layouts, V, depth, support",
+    ),
     Field("hidden_rows", "u16", "most target hidden-state rows in a STEP; 0 = none"),
     Field("hidden_dtype", "u8", "element type of hidden-state rows"),
     Field("reserved", "u8", "zero"),
@@ -157,7 +178,9 @@ HELLO_FIELDS: Final = (
     Field("precision", "text16", "id of q's number format"),
     Field("id_map_hash", "bytes32", "SHA-256 of the global id map"),
     Field("tokenizer_hash", "bytes32", "SHA-256 of the tokenizer"),
-    Field("draft_identity", "bytes32", "SHA-256 of the draft checkpoint; from a verifier, zero = any"),
+    Field(
+        "draft_identity", "bytes32", "SHA-256 of the draft checkpoint; from a verifier, zero = any"
+    ),
     Field("target_identity", "bytes32", "SHA-256 of the target; from a drafter, zero = any"),
 )
 
@@ -203,7 +226,9 @@ REPLY_FIELDS: Final = (
     Field("reserved2", "u16", "zero"),
     Field("shard_begin", "u32", "first global id of the shard"),
     Field("shard_end", "u32", "one past its last global id"),
-    Field("support", "u32", "entries laid out a position: V of the shard (dense), K (sparse), 0 (ids)"),
+    Field(
+        "support", "u32", "entries laid out a position: V of the shard (dense), K (sparse), 0 (ids)"
+    ),
 )  # then depth rows: POSITION_FIELDS, then the q of the row at its fixed size
 
 POSITION_FIELDS: Final = (

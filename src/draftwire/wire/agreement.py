@@ -1,0 +1,278 @@
+"""What two peers agree on in HELLO, and the bounds that follow from it (P2, P5-P8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, NoReturn
+
+from draftwire.errors import ProtocolError, ProtocolErrorCode
+from draftwire.wire.fields import PAYLOAD_TABLES, POSITION_TABLE
+from draftwire.wire.frames import Bounds
+from draftwire.wire.messages import Hello, ProposalPolicy
+from draftwire.wire.registry import (
+    HIDDEN_ITEM_BYTES,
+    SENDERS,
+    Adaptation,
+    HiddenDtype,
+    Layout,
+    LayoutSet,
+    MessageType,
+    Role,
+    WireVersion,
+)
+
+_ANY_IDENTITY: Final = bytes(32)
+_EQUAL: Final = (
+    "vocab_size",
+    "q_semantic",
+    "verifier_semantic",
+    "rng_abi",
+    "precision",
+    "id_map_hash",
+    "tokenizer_hash",
+    "shard_count",
+)
+_SMALLER: Final = (
+    "max_sessions",
+    "max_slots",
+    "max_depth",
+    "max_support",
+    "max_context",
+    "max_step_bytes",
+    "max_reply_bytes",
+    "hidden_rows",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The result of HELLO: every limit and every identity of one connection."""
+
+    layouts: LayoutSet
+    vocab_size: int
+    max_sessions: int
+    max_slots: int
+    max_depth: int
+    shard_count: int
+    max_support: int
+    max_context: int
+    max_step_bytes: int
+    max_reply_bytes: int
+    hidden_rows: int
+    hidden_dtype: HiddenDtype
+    hidden_width: int
+    adaptation: Adaptation
+    q_semantic: str
+    verifier_semantic: str
+    rng_abi: str
+    precision: str
+    id_map_hash: bytes
+    tokenizer_hash: bytes
+    draft_identity: bytes
+    target_identity: bytes
+
+    @property
+    def version(self) -> WireVersion:
+        """The wire version of the connection: v1 is IDS_ONLY and nothing else (P5)."""
+        return version_of(self.layouts)
+
+    @property
+    def hidden_row_bytes(self) -> int:
+        """Bytes of one hidden-state row in STEP."""
+        return HIDDEN_ITEM_BYTES[self.hidden_dtype] * self.hidden_width
+
+
+def version_of(layouts: LayoutSet) -> WireVersion:
+    """Return the version whose layouts these are; a mixture of both belongs to neither (P5)."""
+    if layouts == LayoutSet.IDS_ONLY:
+        return WireVersion.V1
+    if layouts and not layouts & LayoutSet.IDS_ONLY:
+        return WireVersion.V2
+    raise ProtocolError(
+        ProtocolErrorCode.WRONG_VERSION_FOR_LAYOUT,
+        "layouts must be IDS_ONLY alone (v1), or DENSE and SPARSE (v2)",
+        field="layouts",
+    )
+
+
+def agree(mine: Hello, theirs: Hello) -> Agreed:
+    """Return what both HELLOs allow (P7, P8), the same seen from either side.
+
+    A verifier sees the drafter's HELLO as the answer to its own, which may lower what was offered
+    but not raise it. Raises ProtocolError HELLO_REFUSED with the field.
+    """
+    if theirs.role == mine.role:
+        _refuse("role", f"both peers are a {mine.role.name.lower()}")
+    for field in _EQUAL:
+        _require_equal(field, getattr(mine, field), getattr(theirs, field))
+    smaller = {field: min(getattr(mine, field), getattr(theirs, field)) for field in _SMALLER}
+    layouts = mine.layouts & theirs.layouts
+    if not layouts:
+        _refuse("layouts", f"no common layout: {mine.layouts!r} here, {theirs.layouts!r} there")
+    if mine.role == Role.VERIFIER:
+        _check_answer(mine, theirs)
+    hidden = _agree_hidden(mine, theirs, smaller["hidden_rows"])
+    agreed = Agreed(
+        layouts=layouts,
+        vocab_size=mine.vocab_size,
+        shard_count=mine.shard_count,
+        hidden_dtype=hidden[0],
+        hidden_width=hidden[1],
+        adaptation=_agree_adaptation(mine, theirs),
+        q_semantic=mine.q_semantic,
+        verifier_semantic=mine.verifier_semantic,
+        rng_abi=mine.rng_abi,
+        precision=mine.precision,
+        id_map_hash=mine.id_map_hash,
+        tokenizer_hash=mine.tokenizer_hash,
+        draft_identity=_agree_identity(mine, theirs, "draft_identity"),
+        target_identity=_agree_identity(mine, theirs, "target_identity"),
+        **smaller,
+    )
+    _check_sizes(agreed)
+    return agreed
+
+
+def answer(mine: Hello, agreed: Agreed) -> Hello:
+    """Return the drafter's own HELLO, holding the agreed values (P6)."""
+    shared = (
+        *_SMALLER,
+        "layouts",
+        "hidden_dtype",
+        "hidden_width",
+        "adaptation",
+        "draft_identity",
+        "target_identity",
+    )
+    return replace(mine, **{field: getattr(agreed, field) for field in shared})
+
+
+def require_policy(agreed: Agreed, policy: ProposalPolicy) -> None:
+    """Refuse an agreement that cannot carry the verifier's own policy, naming the field (P7)."""
+    if LayoutSet(1 << policy.layout) not in agreed.layouts:
+        _refuse("layouts", f"{policy.layout.name} is not among {agreed.layouts!r}")
+    if policy.depth > agreed.max_depth:
+        _refuse("max_depth", f"depth {policy.depth} is over the agreed {agreed.max_depth}")
+    if policy.layout == Layout.SPARSE and policy.support > agreed.max_support:
+        _refuse("max_support", f"support {policy.support} is over the agreed {agreed.max_support}")
+    if policy.depth + 1 > agreed.max_context:
+        _refuse("max_context", f"depth {policy.depth} leaves no room in {agreed.max_context}")
+
+
+def q_bytes(layout: Layout, width: int) -> int:
+    """Return the bytes of one row's q; ``width`` is the shard's width (dense) or K (sparse)."""
+    return {Layout.IDS_ONLY: 0, Layout.DENSE: 4, Layout.SPARSE: 8}[layout] * width
+
+
+def reply_bytes(layout: Layout, vocab_size: int, depth: int, support: int) -> int:
+    """Return the exact payload bytes of a REPLY (P12): nothing that was drawn is in it.
+
+    ``vocab_size`` is the width of the shard where there are several.
+    """
+    width = vocab_size if layout == Layout.DENSE else support
+    row = POSITION_TABLE.bytes + q_bytes(layout, width)
+    return PAYLOAD_TABLES[MessageType.REPLY].bytes + depth * row
+
+
+def step_bytes(tokens: int, hidden_rows: int = 0, hidden_row_bytes: int = 0) -> int:
+    """Return the exact payload bytes of a STEP with so many tokens and hidden-state rows."""
+    return PAYLOAD_TABLES[MessageType.STEP].bytes + 4 * tokens + hidden_rows * hidden_row_bytes
+
+
+def largest_reply_bytes(
+    layouts: LayoutSet, vocab_size: int, max_depth: int, max_support: int
+) -> int:
+    """Return the payload bytes of the largest REPLY that these limits allow (P8)."""
+    return max(
+        reply_bytes(layout, vocab_size, max_depth, min(max_support, vocab_size))
+        for layout in Layout
+        if LayoutSet(1 << layout) in layouts
+    )
+
+
+def bounds(
+    agreed: Agreed | None,
+    *,
+    versions: frozenset[WireVersion] = frozenset(WireVersion),
+    receiver: Role | None = None,
+) -> Bounds:
+    """Return the bounds of P2: HELLO and ERROR before agreement, the agreed ones afterwards.
+
+    ``versions`` are those that this side was configured for (they matter before agreement only).
+    With ``receiver``, messages that its peer never sends have no bound and may not come.
+    """
+    limits = {kind: (table.bytes, table.bytes) for kind, table in PAYLOAD_TABLES.items()}
+    if agreed is None:
+        kinds = {MessageType.HELLO, MessageType.ERROR}
+    else:
+        versions = frozenset({agreed.version})
+        kinds = set(MessageType)
+        limits[MessageType.STEP] = (step_bytes(0), agreed.max_step_bytes)
+        limits[MessageType.REPLY] = (limits[MessageType.REPLY][0], agreed.max_reply_bytes)
+    if receiver is not None:
+        peer = Role.DRAFTER if receiver == Role.VERIFIER else Role.VERIFIER
+        kinds = {kind for kind in kinds if peer in SENDERS[kind]}
+    return Bounds(versions, {kind: limits[kind] for kind in sorted(kinds)})
+
+
+def _refuse(field: str, message: str) -> NoReturn:
+    raise ProtocolError(ProtocolErrorCode.HELLO_REFUSED, f"{field}: {message}", field=field)
+
+
+def _require_equal(field: str, mine: object, theirs: object) -> None:
+    if mine != theirs:
+        _refuse(field, f"{_shown(mine)} here, {_shown(theirs)} there")
+
+
+def _shown(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _agree_adaptation(mine: Hello, theirs: Hello) -> Adaptation:
+    if Adaptation.ANY in (mine.adaptation, theirs.adaptation):
+        return max(mine.adaptation, theirs.adaptation)
+    _require_equal("adaptation", mine.adaptation.name, theirs.adaptation.name)
+    return mine.adaptation
+
+
+def _agree_identity(mine: Hello, theirs: Hello, field: str) -> bytes:
+    ours: bytes = getattr(mine, field)
+    other: bytes = getattr(theirs, field)
+    if _ANY_IDENTITY in (ours, other):
+        return max(ours, other)
+    _require_equal(field, ours, other)
+    return ours
+
+
+def _agree_hidden(mine: Hello, theirs: Hello, rows: int) -> tuple[HiddenDtype, int]:
+    if not rows:
+        return HiddenDtype.NONE, 0
+    _require_equal("hidden_dtype", mine.hidden_dtype.name, theirs.hidden_dtype.name)
+    _require_equal("hidden_width", mine.hidden_width, theirs.hidden_width)
+    return mine.hidden_dtype, mine.hidden_width
+
+
+def _check_answer(offer: Hello, answered: Hello) -> None:
+    for field in _SMALLER:
+        if getattr(answered, field) > getattr(offer, field):
+            _refuse(
+                field, f"{getattr(answered, field)} is over the {getattr(offer, field)} offered"
+            )
+    if answered.layouts & ~offer.layouts:
+        _refuse("layouts", f"{answered.layouts!r} is more than the {offer.layouts!r} offered")
+
+
+def _check_sizes(agreed: Agreed) -> None:
+    """Refuse what cannot carry its own messages, before anything is allocated (P8)."""
+    if LayoutSet.SPARSE in agreed.layouts and not agreed.max_support:
+        _refuse("max_support", "the sparse layout needs a support of at least 1")
+    if agreed.max_depth + 1 > agreed.max_context:
+        _refuse("max_context", f"depth {agreed.max_depth} does not fit into {agreed.max_context}")
+    reply = largest_reply_bytes(
+        agreed.layouts, agreed.vocab_size, agreed.max_depth, agreed.max_support
+    )
+    if reply > agreed.max_reply_bytes:
+        _refuse("max_reply_bytes", f"a reply takes {reply}, over {agreed.max_reply_bytes}")
+    step = step_bytes(agreed.max_context, agreed.hidden_rows, agreed.hidden_row_bytes)
+    if step > agreed.max_step_bytes:
+        _refuse("max_step_bytes", f"a step takes {step}, over {agreed.max_step_bytes}")

@@ -1,0 +1,250 @@
+"""The limits and enumerations of each message's fields (P3, P5, P18); used by the codec alone.
+
+Each function takes the fields as numbers, replaces enumerations by their members in place, and
+raises ProtocolError with the field at the first that is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, Final, NoReturn, TypeVar
+
+from draftwire.errors import ProtocolError, ProtocolErrorCode
+from draftwire.wire.agreement import Agreed, reply_bytes, version_of
+from draftwire.wire.fields import FIELD_NAMES
+from draftwire.wire.registry import (
+    MAX_DEPTH,
+    MAX_TEMPERATURE,
+    MAX_VOCABULARY,
+    MIN_TEMPERATURE,
+    TICKETS,
+    Adaptation,
+    HiddenDtype,
+    Layout,
+    LayoutSet,
+    Outcome,
+    Role,
+    Status,
+    WireVersion,
+)
+
+Values = dict[str, Any]
+Number = TypeVar("Number", bound=IntEnum)
+
+_ALL_LAYOUTS: Final = int(LayoutSet.IDS_ONLY | LayoutSet.DENSE | LayoutSet.SPARSE)
+
+
+def _refuse(code: ProtocolErrorCode, field: str, message: str) -> NoReturn:
+    raise ProtocolError(code, f"{field}: {message}", field=field)
+
+
+def _bad(field: str, message: str) -> NoReturn:
+    _refuse(ProtocolErrorCode.BAD_FIELD, field, message)
+
+
+def _within(values: Values, field: str, least: int, most: int) -> None:
+    """Refuse below ``least`` (a value without a meaning) and over ``most`` (a limit)."""
+    value = values[field]
+    if value < least:
+        _bad(field, f"{value} is under {least}")
+    if value > most:
+        _refuse(ProtocolErrorCode.LIMIT_EXCEEDED, field, f"{value} is over {most}")
+
+
+def _member(values: Values, field: str, enumeration: type[Number]) -> Number:
+    try:
+        member = enumeration(values[field])
+    except ValueError:
+        _bad(field, f"{values[field]} is not a {enumeration.__name__}")
+    values[field] = member
+    return member
+
+
+def require_version(version: WireVersion, agreed: Agreed) -> None:
+    """The frame's version must be that of the connection (P5)."""
+    if version != agreed.version:
+        raise ProtocolError(
+            ProtocolErrorCode.BAD_VERSION, f"version {version} where {agreed.version} was agreed"
+        )
+
+
+def require_length(actual: int, expected: int) -> None:
+    """A payload's length must be what its own fields say."""
+    if actual != expected:
+        raise ProtocolError(
+            ProtocolErrorCode.BAD_LENGTH, f"{actual} payload bytes where {expected} are due"
+        )
+
+
+def check_hello(values: Values, version: WireVersion) -> None:
+    """HELLO: known enumerations, layouts of the frame's version, every limit with a meaning."""
+    _member(values, "role", Role)
+    _member(values, "adaptation", Adaptation)
+    if values["layouts"] & ~_ALL_LAYOUTS:
+        _bad("layouts", f"{values['layouts']:#x} has unknown layouts")
+    values["layouts"] = LayoutSet(values["layouts"])
+    if version_of(values["layouts"]) != version:
+        _refuse(
+            ProtocolErrorCode.WRONG_VERSION_FOR_LAYOUT,
+            "layouts",
+            f"{values['layouts']!r} is not what version {version} carries",
+        )
+    _within(values, "vocab_size", 1, MAX_VOCABULARY)
+    for field in ("max_sessions", "max_slots", "max_context", "max_step_bytes", "max_reply_bytes"):
+        if not values[field]:
+            _bad(field, "is zero")
+    _within(values, "max_depth", 1, MAX_DEPTH)
+    _within(values, "shard_count", 1, values["vocab_size"])
+    _within(values, "max_support", 0, values["vocab_size"])
+    dtype = _member(values, "hidden_dtype", HiddenDtype)
+    if values["hidden_rows"] and (dtype == HiddenDtype.NONE or not values["hidden_width"]):
+        _bad("hidden_rows", "rows without an element type or a width")
+
+
+def check_error(values: Values) -> None:
+    """ERROR: a known code, and a field name of the tables or none."""
+    _member(values, "code", ProtocolErrorCode)
+    if values["field"] and values["field"] not in FIELD_NAMES:
+        _bad("field", "is not the name of a field")
+
+
+def check_session(values: Values) -> None:
+    """Session, generation and round start at 1 wherever they occur."""
+    for field in ("session", "generation", "round"):
+        if values.get(field) == 0:
+            _bad(field, "is zero")
+
+
+def _check_layout(values: Values, agreed: Agreed) -> Layout:
+    layout = _member(values, "layout", Layout)
+    if (layout == Layout.IDS_ONLY) != (agreed.version == WireVersion.V1):
+        _refuse(
+            ProtocolErrorCode.WRONG_VERSION_FOR_LAYOUT,
+            "layout",
+            f"{layout.name} is not carried by version {agreed.version}",
+        )
+    if LayoutSet(1 << layout) not in agreed.layouts:
+        _refuse(ProtocolErrorCode.LIMIT_EXCEEDED, "layout", f"{layout.name} was not agreed")
+    return layout
+
+
+def check_policy(values: Values, agreed: Agreed) -> None:
+    """The policy of a STEP; v1 carries the greedy one alone (P5)."""
+    layout = _check_layout(values, agreed)
+    _within(values, "depth", 1, agreed.max_depth)
+    temperature = values["temperature"]
+    if math.copysign(1.0, temperature) < 0 or not (
+        temperature == 0 or MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE
+    ):
+        _bad("temperature", f"{temperature} is neither 0 nor 2^-14 to 2^14")
+    _within(values, "top_k", 0, agreed.vocab_size)
+    _within(values, "top_p", 1, TICKETS)
+    _within(values, "min_p", 0, TICKETS)
+    if layout == Layout.SPARSE:
+        _within(values, "support", 1, agreed.max_support)
+    elif values["support"]:
+        _bad("support", f"{layout.name} has none")
+    if layout == Layout.IDS_ONLY:
+        greedy = {"temperature": 0, "top_k": 0, "top_p": TICKETS, "min_p": 0, "proposal_key": 0}
+        for field, value in greedy.items():
+            if values[field] != value:
+                _bad(field, f"must be {value} in version 1, which is greedy")
+
+
+def check_step(values: Values, agreed: Agreed) -> None:
+    """The rest of a STEP: slot, positions, the commit rider, hidden-state rows."""
+    _within(values, "slot", 0, agreed.max_slots - 1)
+    if values["first_position"] != values["anchor"] + 1:
+        _bad("first_position", "is not anchor + 1")
+    if values["base"] + values["token_count"] != values["anchor"] + 1:
+        _bad("token_count", "base + token_count is not anchor + 1")
+    outcome = _member(values, "committed_outcome", Outcome)
+    if (values["committed_round"] == 0) != (outcome == Outcome.NONE):
+        _bad("committed_round", "is zero if and only if the outcome is NONE")
+    if values["committed_round"] >= values["round"]:
+        _bad("committed_round", "is not before this round")
+    _check_accepted(values, "committed_accepted", outcome, agreed)
+    _within(values, "hidden_rows", 0, agreed.hidden_rows)
+
+
+def _check_accepted(values: Values, field: str, outcome: Outcome, agreed: Agreed) -> None:
+    _within(values, field, 0, agreed.max_depth)
+    if values[field] and outcome in (Outcome.NONE, Outcome.TARGET_ONLY):
+        _bad(field, f"drafts accepted in a round that ended as {outcome.name}")
+
+
+def check_tokens(tokens: Sequence[int], agreed: Agreed) -> None:
+    """Committed ids lie in [0, V)."""
+    if tokens and not (min(tokens) >= 0 and max(tokens) < agreed.vocab_size):
+        raise ProtocolError(
+            ProtocolErrorCode.ID_OUT_OF_RANGE,
+            f"a committed id is outside 0..{agreed.vocab_size - 1}",
+            field="token",
+        )
+
+
+def check_reply(values: Values, agreed: Agreed) -> None:
+    """REPLY: layout, depth, shard range and entries a row, so that its size follows (P12)."""
+    _within(values, "slot", 0, agreed.max_slots - 1)
+    layout = _check_layout(values, agreed)
+    _within(values, "depth", 1, agreed.max_depth)
+    _check_shard(values, agreed)
+    if layout == Layout.SPARSE:
+        _within(values, "support", 1, agreed.max_support)
+        return
+    width = values["shard_end"] - values["shard_begin"] if layout == Layout.DENSE else 0
+    if values["support"] != width:
+        _bad("support", f"{values['support']} where {layout.name} has {width} entries a row")
+
+
+def _check_shard(values: Values, agreed: Agreed) -> None:
+    code = ProtocolErrorCode.WRONG_SHARD
+    count, begin, end = values["shard_count"], values["shard_begin"], values["shard_end"]
+    if count != agreed.shard_count:
+        _refuse(code, "shard_count", f"{count} where {agreed.shard_count} was agreed")
+    if values["shard_index"] >= count:
+        _refuse(code, "shard_index", f"{values['shard_index']} of {count}")
+    if not begin <= end <= agreed.vocab_size:
+        _refuse(code, "shard_end", f"{begin}..{end} is no range inside 0..{agreed.vocab_size}")
+    if values["shard_index"] == 0 and begin:
+        _refuse(code, "shard_begin", "the first shard begins at 0")
+    if values["shard_index"] == count - 1 and end != agreed.vocab_size:
+        _refuse(code, "shard_end", f"the last shard ends at {agreed.vocab_size}")
+
+
+def check_complete(values: Values, agreed: Agreed) -> None:
+    """COMPLETE: sizes only with status OK, and then those of a REPLY that may be."""
+    _within(values, "slot", 0, agreed.max_slots - 1)
+    if _member(values, "status", Status) == Status.OK:
+        least = reply_bytes(Layout.IDS_ONLY, agreed.vocab_size, 1, 0)
+        _within(values, "reply_bytes", least, agreed.max_reply_bytes)
+        return
+    for field in ("reply_bytes", "reply_checksum"):
+        if values[field]:
+            _bad(field, "is not zero where there is no reply")
+
+
+def check_commit(values: Values, agreed: Agreed) -> None:
+    """COMMIT: an outcome, and a token in [0, V) unless the text ended before one."""
+    outcome = _member(values, "outcome", Outcome)
+    if outcome == Outcome.NONE:
+        _bad("outcome", "NONE is no outcome of a round")
+    _check_accepted(values, "accepted", outcome, agreed)
+    token = values["token"]
+    if outcome == Outcome.ENDED:
+        if token != -1:
+            _bad("token", "is not -1 where no token was drawn")
+    elif not 0 <= token < agreed.vocab_size:
+        _refuse(
+            ProtocolErrorCode.ID_OUT_OF_RANGE, "token", f"is outside 0..{agreed.vocab_size - 1}"
+        )
+    if not values["committed"]:
+        _bad("committed", "is zero")
+
+
+def check_reset(values: Values) -> None:
+    """RESET: the next generation is larger."""
+    if values["next_generation"] <= values["generation"]:
+        _bad("next_generation", "is not larger than the one that ends")

@@ -1,0 +1,239 @@
+"""Frames to and from a byte stream (SPEC/protocol.md, P1-P4); no sockets, no messages.
+
+The one sentence that the fuzz tests hold this module to: any bytes, in any split, are the same
+frames followed by at most one :class:`ProtocolError`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from draftwire.errors import ProtocolError, ProtocolErrorCode
+from draftwire.wire.checksum import crc32c
+from draftwire.wire.registry import HEADER_BYTES, MAGIC, TRAILER_BYTES, MessageType, WireVersion
+
+_PREFIX: Final = struct.Struct("<4sBBHI")  # magic, version, type, flags, payload length
+_U32: Final = struct.Struct("<I")
+_KNOWN_TYPES: Final = frozenset(MessageType)
+_KNOWN_VERSIONS: Final = frozenset(WireVersion)
+
+READ_AHEAD: Final = 1 << 16
+"""Bytes read before a frame's length is known, and past its end; the most that is ever moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which frames may come now: accepted versions, and least and most payload bytes by type.
+
+    A type that is missing may not come now. Made by :func:`draftwire.wire.agreement.bounds`.
+    """
+
+    versions: frozenset[WireVersion]
+    payload: Mapping[MessageType, tuple[int, int]]
+
+    @property
+    def largest_frame(self) -> int:
+        """Bytes of the largest frame that may come."""
+        most = max(most for _, most in self.payload.values())
+        return HEADER_BYTES + most + TRAILER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame whose checksums hold. ``payload`` is read-only and valid until the next call."""
+
+    version: WireVersion
+    type: MessageType
+    payload: memoryview
+    checksum: int
+
+
+def encode_frame(
+    version: WireVersion, type: MessageType, *parts: bytes | memoryview
+) -> list[bytes | memoryview]:
+    """Return header, ``parts`` as they are, and trailer, for ``writev``/``sendmsg``."""
+    length = 0
+    checksum = 0
+    for part in parts:
+        length += len(part) if isinstance(part, bytes) else part.nbytes
+        checksum = crc32c(part, checksum)
+    prefix = _PREFIX.pack(MAGIC, version, type, 0, length)
+    return [prefix + _U32.pack(crc32c(prefix)), *parts, _U32.pack(checksum)]
+
+
+def frame_checksum(parts: list[bytes | memoryview]) -> int:
+    """Return the payload CRC32C of an encoded frame: its trailer."""
+    return int.from_bytes(parts[-1], "little")
+
+
+def frame_bytes(parts: list[bytes | memoryview]) -> bytes:
+    """Return an encoded frame as one bytes object: for tests, vectors and small frames."""
+    return b"".join(parts)
+
+
+class FrameReader:
+    """Cuts a byte stream into frames inside one preallocated buffer that is used again and again.
+
+    Write into :meth:`buffer`, tell :meth:`filled` how much, and call ``filled(0)`` until it returns
+    None. A frame's payload is a view of the buffer and valid until the next call of any method.
+    After an error every further call raises that error again: the framing is lost (P3).
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._store = memoryview(bytearray(_capacity(bounds)))
+        self._begin = 0  # first byte of the frame being read
+        self._end = 0  # one past the last byte received
+        self._consumed = 0  # bytes of the frame handed out last, released by the next call
+        self._need = 0  # bytes of the frame being read, once its header holds; 0 before
+        self._version = WireVersion.V2
+        self._type = MessageType.HELLO
+        self._error: ProtocolError | None = None
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds in force."""
+        return self._bounds
+
+    @bounds.setter
+    def bounds(self, bounds: Bounds) -> None:
+        """Replace the bounds between two frames; the buffer grows if they need it, once."""
+        self._release()
+        self._bounds = bounds
+        if _capacity(bounds) > len(self._store):
+            store = memoryview(bytearray(_capacity(bounds)))
+            store[: self._end - self._begin] = self._store[self._begin : self._end]
+            self._end -= self._begin
+            self._begin = 0
+            self._store = store
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the buffer."""
+        return len(self._store)
+
+    def buffer(self) -> memoryview:
+        """Return where the next bytes go; never empty once ``filled(0)`` has returned None."""
+        self._release()
+        self._raise_again()
+        limit = self._begin + (self._need or HEADER_BYTES) + READ_AHEAD
+        if self._begin and limit > len(self._store):
+            limit -= self._begin
+            self._to_front()  # at most READ_AHEAD bytes: a frame gets its place when it begins
+        return self._store[self._end : limit]
+
+    def filled(self, count: int) -> Frame | None:
+        """Take ``count`` new bytes and return the next whole frame, or None when more is needed."""
+        self._release()
+        self._raise_again()
+        if not 0 <= count <= len(self._store) - self._end:
+            raise ValueError(f"{count} bytes do not fit into the buffer")
+        self._end += count
+        try:
+            return self._next()
+        except ProtocolError as error:
+            self._error = error
+            raise
+
+    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
+        """Copy ``data`` in and yield its frames; each is valid until the next is asked for."""
+        view = memoryview(data)
+        while len(view):
+            room = self.buffer()
+            count = min(len(room), len(view))
+            room[:count] = view[:count]
+            view = view[count:]
+            frame = self.filled(count)
+            while frame is not None:
+                yield frame
+                frame = self.filled(0)
+
+    def finish(self) -> None:
+        """The stream has ended; raises TRUNCATED if it ended inside a frame."""
+        self._release()
+        self._raise_again()
+        if self._end > self._begin:
+            received = self._end - self._begin
+            self._error = ProtocolError(
+                ProtocolErrorCode.TRUNCATED, f"the stream ended {received} bytes into a frame"
+            )
+            raise self._error
+
+    def _next(self) -> Frame | None:
+        available = self._end - self._begin
+        if not self._need:
+            if available < HEADER_BYTES:
+                _check_magic(self._store[self._begin : min(self._end, self._begin + len(MAGIC))])
+                return None
+            header = self._store[self._begin : self._begin + HEADER_BYTES]
+            self._version, self._type, length = _check_header(header, self._bounds)
+            self._need = HEADER_BYTES + length + TRAILER_BYTES
+        if available < self._need:
+            return None
+        begin = self._begin + HEADER_BYTES
+        end = self._begin + self._need - TRAILER_BYTES
+        payload = self._store[begin:end]
+        checksum = crc32c(payload)
+        if checksum != _U32.unpack_from(self._store, end)[0]:
+            raise ProtocolError(
+                ProtocolErrorCode.BAD_PAYLOAD_CHECKSUM,
+                f"the payload of a {self._type.name} frame fails its checksum",
+            )
+        self._consumed, self._need = self._need, 0
+        return Frame(self._version, self._type, payload.toreadonly(), checksum)
+
+    def _release(self) -> None:
+        if self._consumed:
+            self._begin += self._consumed
+            self._consumed = 0
+            if self._begin == self._end:
+                self._begin = self._end = 0
+
+    def _raise_again(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _to_front(self) -> None:
+        remainder = self._end - self._begin
+        self._store[:remainder] = self._store[self._begin : self._end]
+        self._begin, self._end = 0, remainder
+
+
+def _capacity(bounds: Bounds) -> int:
+    return bounds.largest_frame + READ_AHEAD
+
+
+def _check_magic(received: memoryview) -> None:
+    if received != MAGIC[: len(received)]:
+        raise ProtocolError(ProtocolErrorCode.BAD_MAGIC, "this is not a draftwire stream")
+
+
+def _check_header(header: memoryview, bounds: Bounds) -> tuple[WireVersion, MessageType, int]:
+    """Check a whole header in the order of P2 and return version, type and payload length."""
+    _check_magic(header[: len(MAGIC)])
+    _, version, type_number, flags, length = _PREFIX.unpack_from(header)
+    code = ProtocolErrorCode
+    if crc32c(header[: _PREFIX.size]) != _U32.unpack_from(header, _PREFIX.size)[0]:
+        raise ProtocolError(code.BAD_HEADER_CHECKSUM, "a frame header fails its checksum")
+    if version not in _KNOWN_VERSIONS or version not in bounds.versions:
+        raise ProtocolError(code.BAD_VERSION, f"wire version {version} is not accepted here")
+    if type_number not in _KNOWN_TYPES:
+        raise ProtocolError(code.BAD_TYPE, f"message type {type_number} is unknown")
+    kind = MessageType(type_number)
+    if flags:
+        raise ProtocolError(code.BAD_FLAGS, f"frame flags {flags:#06x} are not zero")
+    if kind not in bounds.payload:
+        raise ProtocolError(code.UNEXPECTED_MESSAGE, f"a {kind.name} message may not come now")
+    least, most = bounds.payload[kind]
+    if length > most:
+        raise ProtocolError(
+            code.FRAME_TOO_LARGE, f"a {kind.name} payload of {length} bytes is over {most}"
+        )
+    if length < least:
+        raise ProtocolError(
+            code.BAD_LENGTH, f"a {kind.name} payload of {length} bytes is under {least}"
+        )
+    return WireVersion(version), kind, length
