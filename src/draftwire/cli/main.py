@@ -18,9 +18,9 @@ from draftwire import __version__
 from draftwire.errors import DraftwireError, ExitCode
 
 COMMANDS = {
-    "demo": "Both programs on this machine with the embedded pair: what it looks like and what it brings.",
+    "demo": "Both programs here, with the embedded pair: what it looks like and brings.",
     "serve": "The drafter: propose tokens to verifiers that connect.",
-    "generate": "The verifier: generate text with a target, drafts coming from a drafter elsewhere.",
+    "generate": "The verifier: generate text with a target, drafted for elsewhere.",
     "sizes": "Bytes and link time of a configuration, and whether the negotiated limits carry it.",
     "conform": "Check vectors (JSON lines) against this implementation.",
 }
@@ -59,9 +59,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(
-    cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
-)
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="draftwire", message="%(prog)s %(version)s")
 def cli() -> None:
     """Lossless remote speculative decoding.

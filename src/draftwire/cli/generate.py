@@ -1,0 +1,238 @@
+"""``draftwire generate``: the verifier on the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from draftwire.cli.options import (
+    DEFAULT_DEPTH,
+    DEFAULT_SUPPORT,
+    DEPTH,
+    POSITIVE,
+    AddressType,
+    LayoutChoice,
+    LayoutType,
+    Number,
+    WireType,
+    flag,
+    given,
+    model_folder,
+)
+from draftwire.transport.tcp import Address
+from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, Layout, WireVersion
+
+DRAFTING = ("depth", "layout", "wire", "deadline_ms", "draft_temperature", "no_audit")
+TRUNCATION = ("top_p", "top_k", "min_p")
+LARGEST_SEED = (1 << 128) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOptions:
+    """What ``draftwire generate`` was asked to do, checked; prompt is the text itself."""
+
+    target: Path | None
+    drafter: Address | None
+    prompt: str
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    seed: int | None
+    max_tokens: int
+    stop: tuple[str, ...]
+    depth: int
+    layout: LayoutChoice
+    draft_temperature: float
+    deadline_ms: float
+    wire: WireVersion
+    audit: bool
+    threads: int
+    as_json: bool
+
+
+def refuse_contradictions(ctx: click.Context, values: dict[str, Any]) -> None:
+    """Raise click.UsageError for options that cannot hold together, saying what to write."""
+    written = [name for name in values if given(ctx, name)]
+    greedy = values["temperature"] == 0
+    truncating = [flag(name) for name in TRUNCATION if name in written]
+    if greedy and truncating:
+        raise click.UsageError(
+            f"--temperature 0 is greedy and leaves nothing for {', '.join(truncating)} to do: drop"
+            f" {'it' if len(truncating) == 1 else 'them'}, or set a temperature above 0"
+        )
+    if values["wire"] is WireVersion.V1:
+        if not greedy:
+            raise click.UsageError(
+                "--wire v1 carries token ids only, so it is greedy: add --temperature 0, or use"
+                " --wire v2"
+            )
+        if "layout" in written:
+            raise click.UsageError(
+                "--wire v1 carries no q, so it has no --layout: drop one of them"
+            )
+        if values["draft_temperature"]:
+            raise click.UsageError("--wire v1 drafts greedily: drop --draft-temperature")
+    if values["drafter"] is None:
+        idle = [flag(name) for name in DRAFTING if name in written]
+        if idle:
+            raise click.UsageError(
+                f"{', '.join(idle)} shape{'s' if len(idle) == 1 else ''} the drafting, and no"
+                " drafter is named: add --drafter HOST:PORT"
+            )
+
+
+def read_prompt(prompt: str | None, file: Path | None) -> str:
+    """Return the prompt from the one source that was named, or from a piped standard input."""
+    if prompt is not None and file is not None:
+        raise click.UsageError("--prompt and --file both name a prompt: keep one of them")
+    if prompt is None and file is None and sys.stdin.isatty():
+        raise click.UsageError('no prompt: add --prompt "TEXT" or --file PATH, or pipe one in')
+    if prompt is not None:
+        text, source = prompt, "--prompt"
+    elif file is not None:
+        text, source = _read_file(file), str(file)
+    else:
+        text, source = sys.stdin.read(), "standard input"
+    if not text:
+        raise click.UsageError(
+            f"the prompt from {source} is empty: it needs at least one character"
+        )
+    return text
+
+
+def _read_file(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"--file {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"--file {file} is not UTF-8 text") from error
+
+
+def default_draft_temperature(temperature: float) -> float:
+    """Return the target's temperature, inside the range that a drafter may use (A2)."""
+    return min(max(temperature, MIN_TEMPERATURE), MAX_TEMPERATURE) if temperature else 0.0
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  draftwire generate --prompt "import os" --max-tokens 40
+  draftwire generate --target ./big --drafter 127.0.0.1:7711 --file question.txt --top-p 0.95
+  git diff | draftwire generate --target ./big --drafter [::1]:7711 --layout dense --json
+
+\b
+The drafter away or another program: the run is target-only and says so; its law is the same.
+"""
+)
+@model_folder("--target", help="Transformers causal LM folder.  [default: the embedded target]")
+@click.option(
+    "--drafter", type=AddressType(), help="Where `draftwire serve` listens; none: target-only."
+)
+@click.option("--prompt", metavar="TEXT", help="The prompt.")
+@click.option(
+    "--file", type=click.Path(path_type=Path), metavar="PATH", help="A file with the prompt."
+)
+@click.option("--temperature", type=Number(0), default=1.0, show_default=True, help="0 is greedy.")
+@click.option(
+    "--top-p", type=Number(0, 1, above=True), default=1.0, show_default=True, help="1 is off."
+)
+@click.option("--top-k", type=click.IntRange(min=0), default=0, show_default=True, help="0 is off.")
+@click.option("--min-p", type=Number(0, 1), default=0.0, show_default=True, help="0 is off.")
+@click.option(
+    "--repetition-penalty",
+    type=Number(0, above=True),
+    default=1.0,
+    show_default=True,
+    help="1 is off.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, LARGEST_SEED),
+    metavar="0..2^128-1",
+    help="Makes the text repeatable.  [default: fresh random bits]",
+)
+@click.option("--max-tokens", type=POSITIVE, default=128, show_default=True, help="Longest text.")
+@click.option(
+    "--stop", multiple=True, metavar="TEXT", help="End before this string; may be repeated."
+)
+@click.option(
+    "--depth", type=DEPTH, default=DEFAULT_DEPTH, show_default=True, help="K, tokens of a proposal."
+)
+@click.option(
+    "--layout",
+    type=LayoutType(),
+    metavar="dense|sparse:K",
+    default=f"sparse:{DEFAULT_SUPPORT}",
+    show_default=True,
+    help="How q travels.",
+)
+@click.option(
+    "--draft-temperature",
+    type=Number(MIN_TEMPERATURE, MAX_TEMPERATURE),
+    help="Temperature of q; changes acceptance, never the law.  [default: --temperature]",
+)
+@click.option(
+    "--deadline-ms",
+    type=Number(0, above=True),
+    default=500.0,
+    show_default=True,
+    help="How long a round waits for its proposal.",
+)
+@click.option(
+    "--wire",
+    type=WireType(),
+    metavar="v1|v2",
+    default="v2",
+    show_default=True,
+    help="v1 is greedy and sends ids only; both sides must name it.",
+)
+@click.option("--no-audit", is_flag=True, help="Do not recompute each draft's draw (AUDIT.md).")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="CPU threads of the model; 0 leaves it to torch.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: text, tokens, report.")
+@click.pass_context
+def generate(ctx: click.Context, /, **values: Any) -> None:
+    """Generate text with a target; a drafter elsewhere proposes, this side verifies.
+
+    The text has exactly the law of the target alone, whatever the drafter does. It goes to standard
+    output as it is made; notes and the report go to standard error.
+    """
+    refuse_contradictions(ctx, values)
+    options = options_of(values)
+    from draftwire.cli.generating import generate_and_print
+
+    generate_and_print(options)
+
+
+def options_of(values: dict[str, Any]) -> GenerateOptions:
+    """Turn the parsed values into the options, reading the prompt."""
+    values = dict(values)
+    wanted = values.pop("draft_temperature")
+    prompt = read_prompt(values.pop("prompt"), values.pop("file"))
+    stop: Sequence[str] = values.pop("stop")
+    if not all(stop):
+        raise click.UsageError("--stop needs a string that is not empty")
+    if values["wire"] is WireVersion.V1:
+        values["layout"] = LayoutChoice(Layout.IDS_ONLY, 0)
+    return GenerateOptions(
+        prompt=prompt,
+        stop=tuple(stop),
+        draft_temperature=default_draft_temperature(values["temperature"])
+        if wanted is None
+        else wanted,
+        audit=not values.pop("no_audit"),
+        **values,
+    )

@@ -1,0 +1,168 @@
+"""Option types that several commands share, each refusing with what to write instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from draftwire.transport.tcp import Address
+from draftwire.wire.registry import MAX_DEPTH, MAX_VOCABULARY, Layout, LayoutSet, WireVersion
+
+DEFAULT_PORT = 7711
+DEFAULT_DEPTH = 5
+DEFAULT_SUPPORT = 32
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutChoice:
+    """A layout, and K of its support (sparse; 0 for the others)."""
+
+    layout: Layout
+    support: int
+
+    def __str__(self) -> str:
+        """Return it as the option is written."""
+        return (
+            f"sparse:{self.support}" if self.layout is Layout.SPARSE else self.layout.name.lower()
+        )
+
+
+class AddressType(click.ParamType[Address]):
+    """HOST:PORT, an IPv6 host in brackets."""
+
+    name = "HOST:PORT"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Address:
+        """Split and check the address."""
+        if isinstance(value, Address):
+            return value
+        host, colon, port = str(value).rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            self.fail(f"write an IPv6 address in brackets: [{host}]:{port}", param, ctx)
+        if not colon or not host:
+            self.fail(
+                f"'{value}' is no HOST:PORT, for example 127.0.0.1:{DEFAULT_PORT}", param, ctx
+            )
+        if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+            self.fail(f"port '{port}' is not between 1 and 65535", param, ctx)
+        return Address(host, int(port))
+
+
+class LayoutType(click.ParamType[LayoutChoice]):
+    """``dense`` or ``sparse:K``."""
+
+    name = "dense|sparse:K"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> LayoutChoice:
+        """Read the layout and its support."""
+        if isinstance(value, LayoutChoice):
+            return value
+        name, colon, support = str(value).partition(":")
+        if name == "dense" and not colon:
+            return LayoutChoice(Layout.DENSE, 0)
+        if name != "sparse" or not (support.isascii() and support.isdigit()):
+            self.fail(f"'{value}' is neither dense nor sparse:K, for example sparse:32", param, ctx)
+        if not 1 <= int(support) <= MAX_VOCABULARY:
+            self.fail(
+                f"a sparse row needs at least 1 and at most {MAX_VOCABULARY} ids: sparse:32",
+                param,
+                ctx,
+            )
+        return LayoutChoice(Layout.SPARSE, int(support))
+
+
+class LayoutSetType(click.ParamType[LayoutSet]):
+    """``dense``, ``sparse`` or ``dense,sparse``."""
+
+    name = "dense,sparse"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> LayoutSet:
+        """Read a set of layouts separated by commas."""
+        if isinstance(value, LayoutSet):
+            return value
+        known = {"dense": LayoutSet.DENSE, "sparse": LayoutSet.SPARSE}
+        layouts = LayoutSet(0)
+        for name in str(value).split(","):
+            if name not in known:
+                self.fail(f"'{name}' is no layout: write dense, sparse or dense,sparse", param, ctx)
+            layouts |= known[name]
+        return layouts
+
+
+class WireType(click.ParamType[WireVersion]):
+    """``v1`` or ``v2``."""
+
+    name = "v1|v2"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> WireVersion:
+        """Read a wire version."""
+        if isinstance(value, WireVersion):
+            return value
+        versions = {"v1": WireVersion.V1, "v2": WireVersion.V2}
+        if value not in versions:
+            self.fail(
+                f"'{value}' is no wire version: write v2, or v1 for the greedy wire", param, ctx
+            )
+        return versions[value]
+
+
+class Number(click.ParamType[float]):
+    """A finite number inside bounds; ``above`` leaves the lower bound itself out."""
+
+    name = "NUMBER"
+
+    def __init__(self, low: float, high: float = math.inf, *, above: bool = False) -> None:
+        self.low, self.high, self.above = low, high, above
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read a number and hold it against the bounds."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            self.fail(f"'{value}' is not a number", param, ctx)
+        below = number <= self.low if self.above else number < self.low
+        if not math.isfinite(number) or below or number > self.high:
+            bound = f"{'above' if self.above else 'at least'} {self.low:g}"
+            bound += f" and at most {self.high:g}" if math.isfinite(self.high) else ""
+            self.fail(f"{value} is not a finite number {bound}", param, ctx)
+        return number
+
+
+DEPTH = click.IntRange(1, MAX_DEPTH)
+POSITIVE = click.IntRange(min=1)
+
+
+def model_folder(name: str, **attributes: Any) -> Callable[[Command], Command]:
+    """Return an option that takes the folder of a transformers model."""
+    return click.option(
+        name, type=click.Path(path_type=Path, file_okay=True), metavar="FOLDER", **attributes
+    )
+
+
+def given(ctx: click.Context, name: str) -> bool:
+    """Whether the user wrote this option, rather than leaving its default."""
+    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+def flag(name: str) -> str:
+    """Return an option's name as it is written: ``top_p`` is ``--top-p``."""
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,104 @@
+"""Text on its way to the user: pieces of it, each with the kind of token it came from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from draftwire.verifier.generate import Emission
+
+# Keys are the values of draftwire.verifier.generate.Kind.
+COLOURS = {"accepted": "32", "corrected": "1;33", "bonus": "1;36", "target_only": "0"}
+MARKS = {
+    "accepted": ("", ""),
+    "corrected": ("‹", "›"),
+    "bonus": ("«", "»"),
+    "target_only": ("", ""),
+}
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether colour may go there: a terminal, and NO_COLOR unset or empty (no-color.org)."""
+    terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    return terminal and not os.environ.get("NO_COLOR")
+
+
+def legend(colour: bool) -> str:
+    """Return one line that explains the colours or the marks."""
+    names = {"accepted": "accepted", "corrected": "corrected", "bonus": "bonus"}
+    return "  ".join(dress(text, kind, colour=colour, marks=True) for kind, text in names.items())
+
+
+def dress(text: str, kind: str, *, colour: bool, marks: bool) -> str:
+    """Return a piece of text in the colour, or else between the marks, of its kind."""
+    if colour:
+        return f"\x1b[{COLOURS[kind]}m{text}\x1b[0m"
+    before, after = MARKS[kind] if marks else ("", "")
+    return f"{before}{text}{after}"
+
+
+class TextStream:
+    """Turns tokens into text piece by piece and writes each as soon as it is certain.
+
+    decode: ids to text. stop: strings whose beginning is held back until it is clear that the text
+    does not end there. Pieces whose bytes are not whole characters yet are held back as well; a
+    piece of several tokens has the kind of its last one.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        decode: Callable[[Sequence[int]], str],
+        stop: Sequence[str] = (),
+        *,
+        colour: bool = False,
+        marks: bool = False,
+    ) -> None:
+        self._write, self._decode, self._stop = write, decode, tuple(stop)
+        self._colour, self._marks = colour, marks
+        self._tokens: list[int] = []
+        self._text = ""
+        self._written = 0
+        self._kinds: list[tuple[int, str]] = []  # (end of the piece in the text, its kind)
+
+    def add(self, emission: Emission) -> None:
+        """Take the next token; write what has become certain."""
+        self._tokens.append(emission.token)
+        text = self._decode(self._tokens)
+        if text.endswith(REPLACEMENT) and emission.finish is None:
+            return
+        self._text = text
+        self._kinds.append((len(text), emission.kind.value))
+        self._flush(len(text) - self._doubtful())
+
+    def finish(self, text: str) -> None:
+        """Write what is left of the final ``text``, which a stop string may have cut."""
+        self._text = text
+        self._kinds.append((len(text), self._kinds[-1][1] if self._kinds else "accepted"))
+        self._flush(len(text))
+
+    def _doubtful(self) -> int:
+        """Return how many characters at the end may be the beginning of a stop string."""
+        found = [at for at in (self._text.find(string) for string in self._stop) if at >= 0]
+        if found:
+            return len(self._text) - min(found)
+        most = min(len(self._text), max((len(string) - 1 for string in self._stop), default=0))
+        for size in range(most, 0, -1):
+            if any(string.startswith(self._text[-size:]) for string in self._stop):
+                return size
+        return 0
+
+    def _flush(self, end: int) -> None:
+        while self._kinds and self._written < end:
+            piece_end, kind = self._kinds[0]
+            upto = min(piece_end, end)
+            if upto > self._written:
+                piece = self._text[self._written : upto]
+                self._write(dress(piece, kind, colour=self._colour, marks=self._marks))
+                self._written = upto
+            if piece_end > end:
+                break
+            self._kinds.pop(0)

@@ -1,0 +1,123 @@
+"""``draftwire serve``: the drafter on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from draftwire.cli.options import (
+    DEFAULT_PORT,
+    DEPTH,
+    LayoutSetType,
+    WireType,
+    given,
+    model_folder,
+)
+from draftwire.transport.tcp import is_loopback
+from draftwire.wire.registry import MAX_VOCABULARY, LayoutSet, WireVersion
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What ``draftwire serve`` was asked to do, checked."""
+
+    model: Path | None
+    host: str
+    port: int
+    max_sessions: int
+    max_depth: int
+    max_support: int
+    layouts: LayoutSet
+    wire: WireVersion
+    threads: int
+    until_stdin_closes: bool
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  draftwire serve
+  draftwire serve --model ./small-model --port 7711 --max-sessions 8
+  ssh -N -L 7711:127.0.0.1:7711 drafter-box     (on the target's machine, to reach it from there)
+"""
+)
+@model_folder("--model", help="Transformers causal LM folder.  [default: the embedded drafter]")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Loopback address to listen on."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="0 takes any free port; the address is printed.",
+)
+@click.option(
+    "--max-sessions",
+    type=click.IntRange(1, 65535),
+    default=4,
+    show_default=True,
+    help="Open sessions of one verifier.",
+)
+@click.option("--max-depth", type=DEPTH, default=8, show_default=True, help="Deepest proposal.")
+@click.option(
+    "--max-support",
+    type=click.IntRange(1, MAX_VOCABULARY),
+    default=256,
+    show_default=True,
+    help="Widest sparse row.",
+)
+@click.option(
+    "--layouts",
+    type=LayoutSetType(),
+    metavar="dense,sparse",
+    default="dense,sparse",
+    show_default=True,
+    help="How q may travel.",
+)
+@click.option(
+    "--wire",
+    type=WireType(),
+    metavar="v1|v2",
+    default="v2",
+    show_default=True,
+    help="v1 is greedy and sends ids only; both sides must name it.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="CPU threads of the model; 0 leaves it to torch.",
+)
+@click.option(
+    "--until-stdin-closes",
+    is_flag=True,
+    help="End when standard input ends: for a parent that must leave nothing behind.",
+)
+@click.pass_context
+def serve(ctx: click.Context, /, **values: Any) -> None:
+    """Serve a small model as drafter: propose tokens, each with the q it was drawn from.
+
+    Listens on loopback alone. To use it from another machine, let ssh carry the port: ssh brings
+    the encryption and the identity that this port itself does not have.
+    """
+    host = values["host"]
+    if not is_loopback(host):
+        raise click.UsageError(
+            f"--host {host} is not loopback, and this port asks nobody who they are: keep 127.0.0.1"
+            " and reach it through ssh -N -L PORT:127.0.0.1:PORT THIS-MACHINE"
+        )
+    if values["wire"] is WireVersion.V1:
+        for name in ("layouts", "max_support"):
+            if given(ctx, name):
+                raise click.UsageError(
+                    f"--wire v1 carries no q, so --{name.replace('_', '-')} means nothing: drop it"
+                )
+        values["layouts"] = LayoutSet.IDS_ONLY
+    from draftwire.cli.serving import serve_until_told
+
+    serve_until_told(ServeOptions(**values))
