@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Cli
 
 from draftwire.cli import generate as module
 from draftwire.cli.generate import GenerateOptions, default_draft_temperature
@@ -15,6 +14,7 @@ from draftwire.cli.options import LayoutChoice
 from draftwire.errors import ExitCode
 from draftwire.transport.tcp import Address
 from draftwire.wire.registry import MIN_TEMPERATURE, Layout, WireVersion
+from tests.cli.conftest import Cli
 
 DRAFTER = ("--drafter", "127.0.0.1:7711")
 

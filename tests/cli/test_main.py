@@ -10,7 +10,6 @@ import time
 
 import click
 import pytest
-from tests.cli.conftest import Cli
 
 from draftwire import __version__
 from draftwire.cli import main
@@ -26,6 +25,7 @@ from draftwire.errors import (
     RefusalCode,
     TransportError,
 )
+from tests.cli.conftest import Cli
 
 HEAVY = ("numpy", "torch", "numba", "transformers", "tokenizers", "rich")
 

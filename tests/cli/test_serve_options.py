@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.cli.conftest import Cli
 
 from draftwire.errors import ExitCode
+from tests.cli.conftest import Cli
 
 REFUSED = [
     (("--host", "0.0.0.0"), "ssh -N -L"),

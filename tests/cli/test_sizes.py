@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.cli.conftest import Cli
 
 from draftwire.cli.options import LayoutChoice
 from draftwire.cli.sizes import framed_bytes, payload_bytes
@@ -14,6 +13,7 @@ from draftwire.wire.codec import encode
 from draftwire.wire.frames import encode_frame
 from draftwire.wire.messages import Complete, Reply, ReplyRow
 from draftwire.wire.registry import Layout, MessageType, Status, WireVersion
+from tests.cli.conftest import Cli
 
 ORIGIN = ("sizes", "--vocab", "129280", "--depth", "5", "--batch", "4", "--slots", "2")
 ORIGIN += ("--link-gbps", "40")
