@@ -31,8 +31,8 @@ class HfDraftEngine:
     """Implements :class:`draftwire.drafter.engine.DraftEngine` for a causal language model.
 
     Each session has its own KV cache and its own forward pass: a row is the same whatever else is
-    in its batch, to the bit. Columns beyond the real vocabulary are cut off, so a padded id can have
-    no q. Raises ModelError for a model that cannot be rolled back or has fewer logits than tokens.
+    in its batch, to the bit. Columns beyond the real vocabulary are cut off, so a padded id has no
+    q. Raises ModelError for a model that cannot be rolled back or has fewer logits than tokens.
     """
 
     adaptation = Adaptation.NATIVE
