@@ -11,11 +11,10 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from draftwire.errors import TransportError
-
-Part: TypeAlias = bytes | bytearray | memoryview
+from draftwire.transport.channel import Part
 
 PARTS_A_CALL: Final = 512  # under every system's IOV_MAX
 BACKLOG: Final = 64
