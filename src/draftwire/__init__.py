@@ -18,7 +18,7 @@ _EXPORTS = {
     "DraftwireError": "draftwire.errors",
 }
 
-__all__ = ["__version__", *sorted(_EXPORTS)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_EXPORTS)]
 
 
 def __getattr__(name: str) -> Any:

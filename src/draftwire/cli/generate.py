@@ -53,6 +53,7 @@ class GenerateOptions:
     deadline_ms: float
     wire: WireVersion
     audit: bool
+    device: str
     threads: int
     as_json: bool
 
@@ -195,6 +196,9 @@ The drafter away or another program: the run is target-only and says so; its law
     help="v1 is greedy and sends ids only; both sides must name it.",
 )
 @click.option("--no-audit", is_flag=True, help="Do not recompute each draft's draw (AUDIT.md).")
+@click.option(
+    "--device", default="cpu", show_default=True, help="Where torch puts the model: cpu, cuda, ..."
+)
 @click.option(
     "--threads",
     type=click.IntRange(min=0),

@@ -32,6 +32,7 @@ class ServeOptions:
     max_support: int
     layouts: LayoutSet
     wire: WireVersion
+    device: str
     threads: int
     until_stdin_closes: bool
 
@@ -85,6 +86,9 @@ Examples:
     default="v2",
     show_default=True,
     help="v1 is greedy and sends ids only; both sides must name it.",
+)
+@click.option(
+    "--device", default="cpu", show_default=True, help="Where torch puts the model: cpu, cuda, ..."
 )
 @click.option(
     "--threads",

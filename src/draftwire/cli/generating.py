@@ -1,0 +1,151 @@
+"""What ``draftwire generate`` does once its options are known to make sense."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+
+import click
+
+from draftwire.cli.generate import GenerateOptions
+from draftwire.cli.models import Target
+from draftwire.cli.progress import Counting
+from draftwire.cli.screen import TextStream, wants_colour
+from draftwire.cli.summary import line, report_lines
+from draftwire.errors import ConfigurationError
+from draftwire.verifier.generate import Generation, generate
+from draftwire.verifier.remote import RemoteDrafter
+from draftwire.verifier.sampling import Sampling
+from draftwire.verifier.stop import cut
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import TICKETS
+
+
+def sampling_of(options: GenerateOptions) -> Sampling:
+    """Return the request's sampling parameters."""
+    return Sampling(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        min_p=options.min_p,
+        repetition_penalty=options.repetition_penalty,
+        seed=options.seed,
+        max_tokens=options.max_tokens,
+        stop=options.stop,
+    )
+
+
+def policy_of(options: GenerateOptions, vocab_size: int) -> ProposalPolicy:
+    """Return how proposals are made: the request's own restrictions hold for q as well.
+
+    They decide only how often drafts are accepted, so rounding them to tickets changes no law.
+    """
+    support = options.layout.support
+    if support > vocab_size:
+        raise ConfigurationError(
+            f"--layout {options.layout} is wider than the target's vocabulary of {vocab_size} ids:"
+            " use --layout dense"
+        )
+    return ProposalPolicy(
+        layout=options.layout.layout,
+        depth=options.depth,
+        temperature=options.draft_temperature,
+        support=support,
+        top_k=options.top_k if options.top_k < vocab_size else 0,
+        top_p=max(1, round(options.top_p * TICKETS)),
+        min_p=round(options.min_p * TICKETS),
+    )
+
+
+def generate_and_print(options: GenerateOptions) -> None:
+    """Generate, write the text to standard output and what it took to standard error."""
+    target = Target(options.target, device=options.device, threads=options.threads)
+    prompt = target.encode(options.prompt)
+    policy = policy_of(options, target.engine.vocab_size)
+    with ExitStack() as stack:
+        drafter = None
+        if options.drafter is not None:
+            drafter = stack.enter_context(remote_drafter(options, target))
+        running = stack.enter_context(
+            generate(
+                target.engine,
+                drafter,
+                prompt,
+                sampling_of(options),
+                policy,
+                decode=target.decode,
+            )
+        )
+        text = _whole(running, target, options) if options.as_json else None
+        if text is None:
+            _stream(running, target, options)
+        else:
+            _print_json(running, text, options)
+
+
+def remote_drafter(options: GenerateOptions, target: Target) -> RemoteDrafter:
+    """Return the client of the drafter that was named; nothing is sent yet."""
+    assert options.drafter is not None
+    return RemoteDrafter(
+        options.drafter,
+        target.engine,
+        version=options.wire,
+        deadline=options.deadline_ms / 1e3,
+        audit=options.audit,
+    )
+
+
+def _stream(running: Generation, target: Target, options: GenerateOptions) -> None:
+    notes = Notes()
+
+    def write(piece: str) -> None:
+        click.echo(piece, nl=False)
+        sys.stdout.flush()
+
+    stream = TextStream(write, target.decode, options.stop, colour=wants_colour(sys.stdout))
+    for emission in running:
+        if emission.index == 0:
+            notes.tell(running.report.notes)
+        stream.add(emission)
+    stream.finish(cut(target.decode(running.tokens), options.stop))
+    write("\n")
+    notes.tell(running.report.notes)
+    for text in report_lines(running.report):
+        click.echo(text, err=True)
+    rate = f"{running.report.tokens_per_second:.1f}"
+    click.echo(line("tokens/s", rate), err=True)
+
+
+def _whole(running: Generation, target: Target, options: GenerateOptions) -> str:
+    with Counting("tokens", options.max_tokens) as counting:
+        for _ in running:
+            counting.advance()
+    Notes().tell(running.report.notes)
+    return cut(target.decode(running.tokens), options.stop)
+
+
+def _print_json(running: Generation, text: str, options: GenerateOptions) -> None:
+    asked = options.drafter
+    report = running.report
+    out = {
+        "text": text,
+        "tokens": list(running.tokens),
+        "drafter": None if asked is None else str(asked),
+        "drafted": report.drafted_rounds > 0,
+        "report": report.as_dict(),
+    }
+    click.echo(json.dumps(out, ensure_ascii=False))
+
+
+class Notes:
+    """Says each note of a run once, on standard error."""
+
+    def __init__(self) -> None:
+        self._said = 0
+
+    def tell(self, notes: list[str]) -> None:
+        """Say those that are new."""
+        for note in notes[self._said :]:
+            click.echo(f"draftwire: {note}", err=True)
+        self._said = len(notes)

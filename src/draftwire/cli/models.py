@@ -1,0 +1,61 @@
+"""Models as the commands use them: loaded once, with their tokenizer, quietly and visibly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from draftwire.cli.progress import working
+from draftwire.errors import ConfigurationError
+
+MISSING = (
+    "this needs torch and transformers, and {name} is not installed: pip install 'draftwire[hf]'"
+)
+
+
+def prepare_torch(threads: int) -> None:
+    """Import the engine's libraries and set their CPU threads (0: their own choice).
+
+    Raises ConfigurationError when they are not installed.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if threads:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    try:
+        import torch
+        import transformers  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(MISSING.format(name=error.name)) from error
+    if threads:
+        torch.set_num_threads(threads)
+
+
+class Target:
+    """A target engine with the tokenizer that turns text into ids and back."""
+
+    def __init__(self, folder: Path | None, *, device: str, threads: int) -> None:
+        """Load the folder, or the embedded target; ConfigurationError when that cannot be done."""
+        with working("loading the target"):
+            prepare_torch(threads)
+            from draftwire.engines.hf import HfTargetEngine, embedded_folder, load_folder
+
+            loaded = load_folder(folder or embedded_folder("target"), device=device)
+            self.engine = HfTargetEngine.from_loaded(loaded)
+        self.folder = loaded.folder
+        self._tokenizer: Any = loaded.tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a prompt, with what the tokenizer puts before every text."""
+        ids = [int(token) for token in self._tokenizer(text)["input_ids"]]
+        if not ids:
+            raise ConfigurationError("the prompt has no tokens: give at least one character")
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of ids, special tokens left out."""
+        text: str = self._tokenizer.decode(
+            list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text

@@ -1,0 +1,51 @@
+"""What ``draftwire serve`` does once its options are known to make sense."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+import click
+
+from draftwire.cli.models import prepare_torch
+from draftwire.cli.process import READY
+from draftwire.cli.progress import working
+from draftwire.cli.serve import ServeOptions
+from draftwire.transport.tcp import Address
+
+
+def serve_until_told(options: ServeOptions) -> None:
+    """Load the model, listen, print the address, serve until SIGINT, SIGTERM or the end of stdin."""
+    if options.until_stdin_closes:
+        threading.Thread(target=_follow_stdin, daemon=True).start()
+    with working("loading the drafter"):
+        prepare_torch(options.threads)
+        from draftwire.drafter.program import DrafterConfig
+        from draftwire.drafter.serve import serve
+        from draftwire.engines.hf import HfDraftEngine, embedded_folder
+
+        folder = options.model or embedded_folder("drafter")
+        engine = HfDraftEngine.from_folder(folder, device=options.device)
+    config = DrafterConfig(
+        version=options.wire,
+        layouts=options.layouts,
+        max_sessions=options.max_sessions,
+        max_slots=options.max_sessions,
+        max_depth=options.max_depth,
+        max_support=min(options.max_support, engine.vocab_size),
+    )
+    serve(engine, config, host=options.host, port=options.port, ready=_say_ready)
+
+
+def _say_ready(address: Address) -> None:
+    click.echo(f"{READY}{address}")
+    sys.stdout.flush()
+
+
+def _follow_stdin() -> None:
+    """Wait for the end of standard input, then ask this process to end as SIGTERM does."""
+    while sys.stdin.buffer.read(4096):
+        continue
+    os.kill(os.getpid(), signal.SIGTERM)
