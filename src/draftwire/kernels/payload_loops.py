@@ -1,0 +1,182 @@
+"""The compiled loops of :mod:`draftwire.kernels.payload`; each returns 0 or why it refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from draftwire.errors import ProtocolErrorCode
+from draftwire.kernels.compiled import compiled
+from draftwire.wire.registry import PAD_ID, TICKETS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Plain integers, because compiled loops know no enumerations.
+OK: Final = 0
+_DUPLICATE_ID: Final = int(ProtocolErrorCode.DUPLICATE_ID)
+_UNSORTED_SUPPORT: Final = int(ProtocolErrorCode.UNSORTED_SUPPORT)
+_ID_OUT_OF_RANGE: Final = int(ProtocolErrorCode.ID_OUT_OF_RANGE)
+_NON_FINITE_Q: Final = int(ProtocolErrorCode.NON_FINITE_Q)
+_NEGATIVE_Q: Final = int(ProtocolErrorCode.NEGATIVE_Q)
+_NEGATIVE_ZERO_Q: Final = int(ProtocolErrorCode.NEGATIVE_ZERO_Q)
+_NON_DYADIC_Q: Final = int(ProtocolErrorCode.NON_DYADIC_Q)
+_WRONG_MASS: Final = int(ProtocolErrorCode.WRONG_MASS)
+_ZERO_Q_AT_TOKEN: Final = int(ProtocolErrorCode.ZERO_Q_AT_TOKEN)
+_ZERO_COUNT_ENTRY: Final = int(ProtocolErrorCode.ZERO_COUNT_ENTRY)
+_NONZERO_PADDING: Final = int(ProtocolErrorCode.NONZERO_PADDING)
+NOT_COUNTS: Final = -1
+
+_ONE: Final = 0x3F800000  # the bits of binary32 1.0
+_TICKET: Final = 0x33800000  # the bits of 2^-24
+_INFINITY: Final = 0x7F800000
+_SCALE: Final = np.float32(TICKETS)
+_UNIT: Final = np.float32(1 / TICKETS)
+
+
+@compiled
+def _value_code(bits: int) -> int:
+    """Why the binary32 number with these bits (as int32) is no number of tickets; 0 if it is.
+
+    A number above 1 is one: the mass will be wrong, and is said to be.
+    """
+    if bits & _INFINITY == _INFINITY:
+        return _NON_FINITE_Q
+    if bits < 0:
+        return _NEGATIVE_ZERO_Q if bits & 0x7FFFFFFF == 0 else _NEGATIVE_Q
+    if bits == 0 or bits >= _ONE:
+        return OK
+    below_unit = 126 - (bits >> 23)  # significand bits that are less than a ticket
+    if below_unit > 23 or bits & ((1 << below_unit) - 1):
+        return _NON_DYADIC_Q
+    return OK
+
+
+@compiled
+def dense_counts(
+    words: NDArray[np.int32], values: NDArray[np.float32], token: int, counts: NDArray[np.int32]
+) -> int:
+    """Counts of a dense row from its words, which ``values`` are too; one vectorised pass.
+
+    The sum stays below 2^48: at most 2^24 entries of at most 2^24 tickets are added.
+    """
+    bad = False
+    mass = np.int64(0)
+    for index in range(len(words)):
+        bits = words[index]
+        known = (bits == 0) | ((bits >= _TICKET) & (bits <= _ONE))
+        scaled = (values[index] if known else np.float32(0)) * _SCALE
+        count = np.int32(scaled)
+        bad |= (not known) | (np.float32(count) != scaled)
+        counts[index] = count
+        mass += count
+    if bad:
+        for index in range(len(words)):
+            code = _value_code(words[index])
+            if code != OK:
+                return code
+        return _WRONG_MASS
+    if mass != TICKETS:
+        return _WRONG_MASS
+    return OK if counts[token] > 0 else _ZERO_Q_AT_TOKEN
+
+
+@compiled
+def sparse_counts(
+    words: NDArray[np.int32],
+    values: NDArray[np.float32],
+    heads: NDArray[np.int32],
+    vocab_size: int,
+    ids: NDArray[np.int32],
+    counts: NDArray[np.int32],
+) -> int:
+    """Ids and counts of all rows; words and values (rows, 2, support), heads (2, rows)."""
+    for row in range(words.shape[0]):
+        used, token = heads[0, row], heads[1, row]
+        code = _sparse_row(
+            words[row], values[row, 1], used, token, vocab_size, ids[row], counts[row]
+        )
+        if code != OK:
+            return code
+    return OK
+
+
+@compiled
+def _sparse_row(
+    words: NDArray[np.int32],
+    values: NDArray[np.float32],
+    used: int,
+    token: int,
+    vocab_size: int,
+    ids: NDArray[np.int32],
+    counts: NDArray[np.int32],
+) -> int:
+    before = -1
+    for entry in range(used):
+        token_id = words[0, entry]
+        if token_id < 0 or token_id >= vocab_size:
+            return _ID_OUT_OF_RANGE
+        if token_id <= before:
+            return _DUPLICATE_ID if token_id == before else _UNSORTED_SUPPORT
+        before = token_id
+        ids[entry] = token_id
+    mass = np.int64(0)
+    at_token = False
+    for entry in range(used):
+        bits = words[1, entry]
+        code = _value_code(bits)
+        if code != OK:
+            return code
+        if bits == 0:
+            return _ZERO_COUNT_ENTRY
+        # more than all tickets stays more than all tickets, inside int32
+        count = np.int32(values[entry] * _SCALE) if bits <= _ONE else np.int32(TICKETS + 1)
+        counts[entry] = count
+        mass += count
+        at_token |= ids[entry] == token
+    for entry in range(used, words.shape[1]):
+        if words[0, entry] != PAD_ID or words[1, entry] != 0:
+            return _NONZERO_PADDING
+    if mass != TICKETS:
+        return _WRONG_MASS
+    return OK if at_token else _ZERO_Q_AT_TOKEN
+
+
+@compiled
+def write_dense(counts: NDArray[np.int32], values: NDArray[np.float32]) -> int:
+    """Write counts as binary32; NOT_COUNTS unless they are a distribution."""
+    mass = np.int64(0)
+    bad = False
+    for index in range(len(counts)):
+        count = counts[index]
+        bad |= (count < 0) | (count > TICKETS)
+        values[index] = np.float32(count) * _UNIT
+        mass += count
+    return NOT_COUNTS if bad or mass != TICKETS else OK
+
+
+@compiled
+def write_sparse(
+    ids: NDArray[np.int32],
+    counts: NDArray[np.int32],
+    vocab_size: int,
+    words: NDArray[np.int32],
+    values: NDArray[np.float32],
+) -> int:
+    """Write ids, counts and pads; ``words`` are ``values`` too. NOT_COUNTS as in write_dense."""
+    support = len(words) // 2
+    mass = np.int64(0)
+    before = -1
+    for entry in range(len(ids)):
+        token_id, count = ids[entry], counts[entry]
+        if token_id <= before or token_id >= vocab_size or count < 1 or count > TICKETS:
+            return NOT_COUNTS
+        before = token_id
+        words[entry] = token_id
+        values[support + entry] = np.float32(count) * _UNIT
+        mass += count
+    for entry in range(len(ids), support):
+        words[entry] = PAD_ID
+        words[support + entry] = 0
+    return OK if mass == TICKETS else NOT_COUNTS
