@@ -1,0 +1,1 @@
+"""The arithmetic, vectorised: one operation, one signature, a module for each backend."""

@@ -1,0 +1,64 @@
+"""One quantised row as arrays: what the kernels make, draw from and verify against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from draftwire.errors import ArithmeticRefusalError, RefusalCode
+from draftwire.exact.counts import TICKETS, Counts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QRow:
+    """q of one position as counts of 2^24 tickets (A10).
+
+    ids: None for a dense row, then counts is int32 (vocab_size,), zeros included; otherwise int32
+    (n,) strictly ascending in [0, vocab_size) beside counts int32 (n,), one at least each. The
+    counts sum to 2^24. Whoever makes a row answers for that: a quantiser by construction, a decoder
+    by checking (P14).
+    Errors: ArithmeticRefusalError OUT_OF_RANGE where the shapes do not fit.
+    """
+
+    vocab_size: int
+    ids: NDArray[np.int32] | None
+    counts: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        """Refuse arrays that are not the shapes of a row."""
+        width = self.vocab_size if self.ids is None else len(self.ids)
+        if self.counts.shape != (width,) or not 1 <= width <= self.vocab_size:
+            raise ArithmeticRefusalError(
+                RefusalCode.OUT_OF_RANGE,
+                f"{self.counts.shape} counts do not fit {width} of {self.vocab_size} ids",
+            )
+
+    @classmethod
+    def of_counts(cls, counts: Counts, *, dense: bool) -> QRow:
+        """The same distribution as arrays; ``counts.total`` must be 2^24 (OUT_OF_RANGE)."""
+        if counts.total != TICKETS:
+            raise ArithmeticRefusalError(
+                RefusalCode.OUT_OF_RANGE, f"a row has {TICKETS} tickets, not {counts.total}"
+            )
+        if dense:
+            return cls(counts.vocab_size, None, np.array(counts.dense(), np.int32))
+        ids = np.array(counts.ids, np.int32)
+        return cls(counts.vocab_size, ids, np.array(counts.counts, np.int32))
+
+    def of(self, token: int) -> int:
+        """Count of ``token`` in [0, vocab_size); zero outside the support."""
+        if self.ids is None:
+            return int(self.counts[token])
+        at = int(np.searchsorted(self.ids, token))
+        return int(self.counts[at]) if at < len(self.ids) and self.ids[at] == token else 0
+
+    def exact(self) -> Counts:
+        """The same distribution in plain integers."""
+        ids = np.flatnonzero(self.counts) if self.ids is None else self.ids
+        used = self.counts[ids] if self.ids is None else self.counts
+        return Counts(self.vocab_size, TICKETS, tuple(ids.tolist()), tuple(used.tolist()))
