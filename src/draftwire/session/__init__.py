@@ -1,0 +1,1 @@
+"""Sans-I/O state machines: bytes, messages and time in; messages, events and bytes out."""

@@ -1,0 +1,457 @@
+"""The verifier's half of one session: asks, validates whole, gives up, commits (P9-P16)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
+from draftwire.kernels.payload import decode_reply_rows
+from draftwire.kernels.rows import QRow
+from draftwire.session import validation
+from draftwire.session.prefix import Prefix
+from draftwire.session.proposal import NO_RIDER, Dropped, Proposal, Received, fits
+from draftwire.session.reasons import DECLINED, LOST_CODES, DropReason, reason_of
+from draftwire.session.table import Input, State, advance
+from draftwire.wire.agreement import Agreed, require_policy
+from draftwire.wire.messages import (
+    Cancel,
+    Commit,
+    CommitRider,
+    Complete,
+    ErrorMessage,
+    ProposalPolicy,
+    Reply,
+    Reset,
+    Step,
+)
+from draftwire.wire.registry import Layout, Outcome, Status
+
+__all__ = ["AskingSession", "Dropped", "Proposal", "Received"]
+
+_MOST_ALIVE: Final = 16  # openings in a row that were lost, and are still cancelled by name
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """The round that is asked: its STEP, and its reply as far as it has come."""
+
+    step: Step
+    asked_at: float
+    deadline: float
+    tokens: tuple[int, ...] = ()
+    rows: tuple[QRow, ...] = ()
+    payload_bytes: int = 0
+    checksum: int = 0
+
+
+@dataclass(slots=True)
+class _Finished:
+    """The round that ended last: what its commit says."""
+
+    rider: CommitRider
+    token: int | None
+
+
+class AskingSession:
+    """One request as its verifier sees it; knows no socket, no clock and no model.
+
+    A round is ``ask`` (or ``skip``), then ``take`` until a :class:`Proposal` or a :class:`Dropped`
+    comes, or ``give_up``; then ``commit``. Calls out of that order raise ProtocolError
+    (UNEXPECTED_MESSAGE), wrong arguments ValueError; what a peer sends never raises: it is dropped
+    under a reason and counted in ``drops``. What arrives after ``give_up`` is never used, whatever
+    is in it (law 4).
+
+    clock: seconds, to time the audit with; None = it is not timed.
+    """
+
+    def __init__(
+        self,
+        session: int,
+        slot: int,
+        prompt: Sequence[int],
+        proposal_key: int,
+        agreed: Agreed | None,
+        *,
+        context_version: int = 0,
+        audit: bool = True,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        if not prompt:
+            raise ValueError("a session begins with at least one committed token")
+        self.session = session
+        self.slot = slot
+        self.context_version = context_version
+        self.generation = 1
+        self.round = 0
+        self.state = State.IDLE
+        self.drops: Counter[DropReason] = Counter()
+        self.audit_seconds = 0.0
+        self.audited = 0
+        self.round_trip: float | None = None  # seconds from the last ask to its whole proposal
+        self.context_limit = False  # the drafter has said that its context is full
+        self._agreed = agreed
+        self._proposal_key = proposal_key
+        self._audit = audit
+        self._clock = clock
+        self._prefix = Prefix(prompt)
+        self._flight: _InFlight | None = None
+        self._proposal: Proposal | None = None
+        self._last: _Finished | None = None
+        self._held: int | None = None  # tokens that the drafter surely holds; None: no generation
+        self._held_round = 0  # the round whose proposal showed that
+        self._alive: list[int] = []  # generations that the drafter may hold open
+
+    # what is committed
+
+    def __len__(self) -> int:
+        """Committed tokens."""
+        return len(self._prefix)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The committed prefix."""
+        return self._prefix.tokens()
+
+    @property
+    def prefix_digest(self) -> bytes:
+        """BLAKE2b-128 of the committed prefix."""
+        return self._prefix.digest()
+
+    @property
+    def deadline(self) -> float | None:
+        """When the round in flight is due, in the seconds of ``now``; None = nothing in flight."""
+        return None if self._flight is None else self._flight.deadline
+
+    def due(self, now: float) -> bool:
+        """Say whether the round in flight has reached its deadline."""
+        return self._flight is not None and now >= self._flight.deadline
+
+    def room(self) -> int:
+        """Return the depth that still fits into the drafter's context; 0 = ask no more."""
+        if self._agreed is None or self.context_limit:
+            return 0
+        room = min(self._agreed.max_context - len(self._prefix), self._agreed.max_depth)
+        return max(room, 0)
+
+    # a round
+
+    def ask(
+        self,
+        policy: ProposalPolicy,
+        now: float,
+        deadline: float,
+        *,
+        hidden_rows: int = 0,
+        hidden: bytes = b"",
+    ) -> Step:
+        """Begin the next round and return its STEP, with the tokens that the drafter lacks.
+
+        deadline: in the seconds of ``now``, fixed here, before anything is drawn (law 4). Raises
+        ConfigurationError if HELLO did not agree to the policy or the context has no room.
+        """
+        self._check_policy(policy)
+        opening = self._held is None
+        if opening and self.round:
+            self.state = advance(self.state, Input.RESET)
+            self.generation, self.round, self._last = self.generation + 1, 0, None
+        self.state = advance(self.state, Input.OPENING if opening else Input.STEP)
+        self.round += 1
+        base = self._base()
+        step = Step(
+            session=self.session,
+            slot=self.slot,
+            generation=self.generation,
+            round=self.round,
+            anchor=len(self._prefix) - 1,
+            policy=policy,
+            commit=NO_RIDER if self._last is None else self._last.rider,
+            context_version=self.context_version,
+            proposal_key=0 if policy.layout is Layout.IDS_ONLY else self._proposal_key,
+            prefix_digest=self._prefix.digest(),
+            base=base,
+            tokens=self._prefix.tokens(base),
+            hidden_rows=hidden_rows,
+            hidden=hidden,
+        )
+        if opening and self.generation not in self._alive:
+            self._alive = [*self._alive[1 - _MOST_ALIVE :], self.generation]
+        self._flight = _InFlight(step, asked_at=now, deadline=deadline)
+        self._last = None
+        return step
+
+    def retry(self) -> Step:
+        """Return the STEP in flight once more; it encodes to the same bytes (P16)."""
+        if self._flight is None:
+            raise ProtocolError(
+                ProtocolErrorCode.UNEXPECTED_MESSAGE, "there is no round in flight to retry"
+            )
+        self.state = advance(self.state, Input.RETRY)
+        return self._flight.step
+
+    def skip(self) -> None:
+        """Begin the next round without asking: it is target-only."""
+        self.state = advance(self.state, Input.SKIP)
+        self.round += 1
+        self._last = None
+
+    def take(self, received: Received, now: float) -> Proposal | Dropped | None:
+        """Take what came for this session.
+
+        Returns the whole proposal, or why this round has lost it, or None: more must come, or what
+        came belongs to no round in flight (counted as STALE or DUPLICATE).
+        """
+        message = received.message
+        if not isinstance(message, Reply | Complete | ErrorMessage):
+            return self._drop(DropReason.UNEXPECTED, f"{type(message).__name__} for a session")
+        if self._is_stale(message):
+            return None
+        try:
+            if isinstance(message, ErrorMessage):
+                return self._take_error(message)
+            if isinstance(message, Reply):
+                self._take_reply(message, received)
+                return None
+            return self._take_complete(message, now)
+        except ProtocolError as error:
+            return self._drop(reason_of(error), str(error))
+
+    def give_up(self, reason: DropReason = DropReason.MISSED_DEADLINE) -> Dropped:
+        """Drop this round's proposal, wherever it is; it is never used afterwards (P16)."""
+        round_, drafted = self.round, self._drafted()
+        self.state = advance(self.state, Input.GIVE_UP)
+        self._forget()
+        self.drops[reason] += 1
+        return Dropped(reason, self.generation, round_, drafted)
+
+    def disconnected(self) -> Dropped | None:
+        """The connection has ended; the next ``ask`` opens a new generation.
+
+        A proposal that is whole already stays usable. Returns what the round lost, if anything.
+        """
+        dropped = self.give_up(DropReason.DISCONNECTED) if self._flight is not None else None
+        self._held = None
+        self._alive.clear()
+        self._agreed = None
+        return dropped
+
+    def connected(self, agreed: Agreed) -> None:
+        """A connection with these limits is there (again); call it between two rounds."""
+        self._agreed = agreed
+        self.context_limit = False
+
+    def commit(self, accepted: int, outcome: Outcome, token: int | None) -> None:
+        """End the round: ``accepted`` drafts and then ``token`` are committed.
+
+        token: the correction, bonus or target-only id; None with ENDED. ValueError when these do
+        not fit the round.
+        """
+        proposal = self._proposal
+        self._check_commit(accepted, outcome, token)
+        self.state = advance(self.state, Input.COMMIT)
+        kept = [] if proposal is None else list(proposal.tokens[:accepted])
+        self._prefix.extend(kept if token is None else [*kept, token])
+        self._last = _Finished(CommitRider(self.round, accepted, outcome), token)
+        self._proposal = None
+
+    # the end
+
+    def commit_message(self) -> Commit | None:
+        """Return COMMIT for the round that ended last, where no STEP follows soon (P15).
+
+        None when the drafter made no proposal in it, and so has nothing to be told.
+        """
+        if self._last is None or self._held is None or self._held_round != self.round:
+            return None
+        rider, token = self._last.rider, self._last.token
+        return Commit(
+            session=self.session,
+            generation=self.generation,
+            round=rider.round,
+            outcome=rider.outcome,
+            accepted=rider.accepted,
+            token=-1 if token is None else token,
+            committed=len(self._prefix),
+            prefix_digest=self._prefix.digest(),
+        )
+
+    def finish(self) -> list[Commit | Cancel]:
+        """End the session and return what the drafter is to be told: the last commit, CANCEL."""
+        commit = self.commit_message()
+        return [*([] if commit is None else [commit]), *self.cancel()]
+
+    def cancel(self) -> list[Cancel]:
+        """End the session, in any state; nothing more is used. Returns what frees the drafter."""
+        cancels = [Cancel(self.session, generation) for generation in self._alive]
+        self._withdraw()
+        self.state = advance(self.state, Input.CANCEL)
+        self._alive.clear()
+        self._held = None
+        return cancels
+
+    def reset(self) -> list[Reset]:
+        """End the generation in any live state; the committed prefix stays, the drafter's goes.
+
+        Every word of the new generation has an address of its own, so nothing is drawn twice.
+        """
+        following = self.generation + 1
+        self.state = advance(self.state, Input.RESET)
+        self._withdraw()
+        resets = [Reset(self.session, generation, following) for generation in self._alive]
+        if resets:
+            self._alive.append(following)
+        self._held, self._last = None, None
+        self.generation, self.round = following, 0
+        return resets
+
+    # inside
+
+    def _base(self) -> int:
+        """Return the first position that the drafter may lack (P9)."""
+        if self._held is None:
+            return 0
+        if self._last is not None and self._last.rider.round == self._held_round:
+            return self._held + self._last.rider.accepted
+        return self._held
+
+    def _is_stale(self, message: Reply | Complete | ErrorMessage) -> bool:
+        """Count and drop what is of another round than the one in flight, and was asked once."""
+        if message.session != self.session:
+            return False
+        named = (message.generation, message.round)
+        current = (self.generation, self.round)
+        flight = self._flight
+        if named > current or (named == current and flight is not None):
+            return False
+        again = named == current and self._proposal is not None
+        self.state = advance(self.state, Input.STALE)
+        self.drops[DropReason.DUPLICATE if again else DropReason.STALE] += 1
+        return True
+
+    def _take_reply(self, reply: Reply, received: Received) -> None:
+        flight = self._require_flight()
+        validation.check_identity(flight.step, reply)
+        if self.state is State.REPLIED:
+            if (received.payload_bytes, received.checksum) != (
+                flight.payload_bytes,
+                flight.checksum,
+            ):
+                raise ProtocolError(
+                    ProtocolErrorCode.DUPLICATE_ROUND, "two different replies to one round"
+                )
+            self.state = advance(self.state, Input.STALE)
+            self.drops[DropReason.DUPLICATE] += 1
+            return
+        vocab_size = self._require_agreed().vocab_size
+        validation.check_shape(flight.step, reply, received.payload_bytes, vocab_size)
+        flight.rows = decode_reply_rows(reply, vocab_size)
+        flight.tokens = tuple(row.token for row in reply.rows)
+        flight.payload_bytes, flight.checksum = received.payload_bytes, received.checksum
+        self.state = advance(self.state, Input.REPLY)
+
+    def _take_complete(self, complete: Complete, now: float) -> Proposal | Dropped:
+        flight = self._require_flight()
+        validation.check_identity(flight.step, complete)
+        if complete.status is not Status.OK:
+            return self._take_decline(complete.status)
+        if self.state is not State.REPLIED:
+            raise ProtocolError(
+                ProtocolErrorCode.BAD_FIELD, "COMPLETE says OK and no REPLY came", field="status"
+            )
+        validation.check_complete(flight.step, complete, flight.payload_bytes, flight.checksum)
+        if self._audit and flight.step.policy.layout is not Layout.IDS_ONLY:
+            self._audit_flight(flight)
+        self.state = advance(self.state, Input.COMPLETE)
+        proposal = Proposal(
+            flight.tokens, flight.rows, self.generation, self.round, flight.step.first_position
+        )
+        self._held, self._held_round = len(self._prefix), self.round
+        self._alive = [self.generation]
+        self.round_trip = now - flight.asked_at
+        self._flight, self._proposal = None, proposal
+        return proposal
+
+    def _audit_flight(self, flight: _InFlight) -> None:
+        began = self._clock() if self._clock is not None else 0.0
+        validation.audit_rows(flight.step, flight.tokens, flight.rows)
+        if self._clock is not None:
+            self.audit_seconds += self._clock() - began
+        self.audited += len(flight.tokens)
+
+    def _take_decline(self, status: Status) -> Dropped:
+        following = advance(self.state, Input.DECLINE)
+        dropped = self._lost(DECLINED[status], status.name.lower())
+        self.state = following
+        self.context_limit |= status is Status.CONTEXT_LIMIT
+        return dropped
+
+    def _take_error(self, message: ErrorMessage) -> Dropped:
+        if message.session != self.session:
+            raise ProtocolError(ProtocolErrorCode.WRONG_SESSION, "an ERROR of another session")
+        following = advance(self.state, Input.REFUSE)
+        lost = message.code in LOST_CODES
+        detail = f"{message.code.name.lower()} {message.field}".rstrip()
+        dropped = self._lost(DropReason.LOST_STATE if lost else DropReason.REFUSED, detail)
+        self.state = following
+        self._held = None  # whatever it holds, the next STEP sends everything again
+        return dropped
+
+    def _drop(self, reason: DropReason, detail: str) -> Dropped | None:
+        """Book a violation; it costs the round its proposal if one is in flight."""
+        if self._flight is None:
+            self.drops[reason] += 1
+            return None
+        self.state = advance(self.state, Input.GIVE_UP)
+        return self._lost(reason, detail)
+
+    def _lost(self, reason: DropReason, detail: str) -> Dropped:
+        drafted = self._drafted()
+        self._forget()
+        self.drops[reason] += 1
+        return Dropped(reason, self.generation, self.round, drafted, detail)
+
+    def _withdraw(self) -> None:
+        if self._flight is not None or self._proposal is not None:
+            self.drops[DropReason.WITHDRAWN] += 1
+        self._forget()
+
+    def _drafted(self) -> int:
+        if self._flight is not None:
+            return self._flight.step.policy.depth
+        return 0 if self._proposal is None else len(self._proposal.tokens)
+
+    def _forget(self) -> None:
+        self._flight, self._proposal = None, None
+
+    def _require_flight(self) -> _InFlight:
+        if self._flight is None:
+            raise ProtocolError(
+                ProtocolErrorCode.WRONG_ROUND, "a reply to a round that was never asked"
+            )
+        return self._flight
+
+    def _require_agreed(self) -> Agreed:
+        if self._agreed is None:
+            raise ConfigurationError("there is no connection to ask on")
+        return self._agreed
+
+    def _check_policy(self, policy: ProposalPolicy) -> None:
+        agreed = self._require_agreed()
+        require_policy(agreed, policy)
+        if policy.depth < 1:
+            raise ConfigurationError("the depth must be 1 or more; for none, skip the round")
+        if len(self._prefix) + policy.depth > agreed.max_context:
+            raise ConfigurationError(
+                f"{len(self._prefix)} tokens and {policy.depth} drafts do not fit into the"
+                f" drafter's context of {agreed.max_context}"
+            )
+
+    def _check_commit(self, accepted: int, outcome: Outcome, token: int | None) -> None:
+        depth = 0 if self._proposal is None else len(self._proposal.tokens)
+        unused = depth > 0 and outcome is Outcome.TARGET_ONLY  # it has to be given up first
+        if unused or not fits(outcome, accepted, depth):
+            raise ValueError(f"{outcome.name} after {accepted} of {depth} drafts cannot be")
+        if (token is None) is not (outcome is Outcome.ENDED):
+            raise ValueError("ENDED comes without a token, every other outcome with one")

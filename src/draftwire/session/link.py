@@ -1,0 +1,257 @@
+"""One connection without its socket: HELLO, frames, PING, and one ERROR before it closes (P1-P8).
+
+Both roles run the same link. Bytes go in by ``buffer``/``filled`` (or ``feed``), events come out;
+bytes to be written gather in ``outgoing``. A protocol error of the framing or of the agreement ends
+the link; what only concerns a session is the session's business and leaves it up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
+from draftwire.session.proposal import Parts, Received
+from draftwire.wire import agreement, codec
+from draftwire.wire.agreement import Agreed
+from draftwire.wire.fields import FIELD_NAMES
+from draftwire.wire.frames import Bounds, Frame, FrameReader, encode_frame
+from draftwire.wire.messages import ErrorMessage, Hello, Message, Ping, Pong
+from draftwire.wire.registry import MessageType, Role
+
+
+class LinkState(Enum):
+    """Where a connection stands; the value is its meaning."""
+
+    FRESH = "no HELLO yet"
+    GREETED = "one HELLO, the answer is due"
+    AGREED = "both HELLOs; everything else may come"
+    CLOSED = "nothing more is sent or read"
+
+
+class LinkInput(Enum):
+    """What can happen to a connection; the value is its meaning."""
+
+    HELLO = "HELLO"
+    MESSAGE = "any other message"
+    FAULT = "a protocol error, or the peer's ERROR about the connection"
+    END = "the stream has ended, or is ended here"
+
+
+LINK_TRANSITIONS: Final[dict[LinkState, dict[LinkInput, LinkState]]] = {
+    LinkState.FRESH: {
+        LinkInput.HELLO: LinkState.GREETED,
+        LinkInput.FAULT: LinkState.CLOSED,
+        LinkInput.END: LinkState.CLOSED,
+    },
+    LinkState.GREETED: {
+        LinkInput.HELLO: LinkState.AGREED,
+        LinkInput.FAULT: LinkState.CLOSED,
+        LinkInput.END: LinkState.CLOSED,
+    },
+    LinkState.AGREED: {
+        LinkInput.MESSAGE: LinkState.AGREED,
+        LinkInput.FAULT: LinkState.CLOSED,
+        LinkInput.END: LinkState.CLOSED,
+    },
+    LinkState.CLOSED: {LinkInput.END: LinkState.CLOSED},
+}
+"""The connection's machine, the same for both roles; a missing entry is a protocol error."""
+
+
+def advance(state: LinkState, happened: LinkInput) -> LinkState:
+    """Return the state that follows; ProtocolError UNEXPECTED_MESSAGE if there is none."""
+    following = LINK_TRANSITIONS[state].get(happened)
+    if following is None:
+        raise ProtocolError(
+            ProtocolErrorCode.UNEXPECTED_MESSAGE,
+            f"{happened.value} may not come now ({state.value})",
+        )
+    return following
+
+
+@dataclass(frozen=True, slots=True)
+class AgreedEvent:
+    """Both HELLOs are there; sessions may begin."""
+
+    agreed: Agreed
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The peer has answered a PING after so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The link is over: write what is outgoing, then close. error: None = the stream just ended."""
+
+    error: ProtocolError | None
+
+
+Event: TypeAlias = AgreedEvent | Received | Alive | Closed
+"""A :class:`Received` is for the session that its message names."""
+
+
+class Link:
+    """One connection. mine: this side's HELLO; its layouts decide the one version spoken (P5).
+
+    heard_at: when the peer's last whole frame came. sent, received: messages by type.
+    """
+
+    def __init__(self, mine: Hello, now: float) -> None:
+        self.state = LinkState.FRESH
+        self.agreed: Agreed | None = None
+        self.theirs: Hello | None = None
+        self.heard_at = now
+        self.sent: Counter[MessageType] = Counter()
+        self.received: Counter[MessageType] = Counter()
+        self._mine = mine
+        self._version = agreement.version_of(mine.layouts)
+        self._reader = FrameReader(self._bounds())
+        self._out: Parts = []
+        self._pings: dict[int, float] = {}
+
+    @property
+    def role(self) -> Role:
+        """This side's role."""
+        return self._mine.role
+
+    @property
+    def closed(self) -> bool:
+        """Whether the link is over."""
+        return self.state is LinkState.CLOSED
+
+    def start(self) -> None:
+        """Speak first, if this side is the verifier (P6)."""
+        if self.role is Role.VERIFIER:
+            self.state = advance(self.state, LinkInput.HELLO)
+            self._put(self._mine)
+
+    def send(self, message: Message) -> None:
+        """Encode a message into ``outgoing``; ProtocolError unless both HELLOs are agreed."""
+        self.state = advance(self.state, LinkInput.MESSAGE)
+        self._put(message)
+
+    def send_parts(self, parts: Parts) -> None:
+        """Put frames that are encoded already into ``outgoing``, as they are."""
+        if parts:
+            self.state = advance(self.state, LinkInput.MESSAGE)
+            self._out.extend(parts)
+
+    def ping(self, nonce: int, now: float) -> None:
+        """Ask whether the peer is there; :class:`Alive` follows. One PING is open at a time."""
+        self._pings = {nonce: now}
+        self.send(Ping(nonce))
+
+    def outgoing(self) -> Parts:
+        """Return the bytes to be written, in order, and forget them."""
+        out, self._out = self._out, []
+        return out
+
+    def buffer(self) -> memoryview:
+        """Return where received bytes go; not after the end."""
+        return self._reader.buffer()
+
+    def filled(self, count: int, now: float) -> Event | None:
+        """Take ``count`` new bytes and return the next event; call with 0 until None comes.
+
+        Views in an event are valid until the next call.
+        """
+        while not self.closed:
+            try:
+                frame = self._reader.filled(count)
+                if frame is None:
+                    return None
+                event = self._take(frame, now)
+            except ProtocolError as error:
+                return self._fail(error)
+            if event is not None:
+                return event
+            count = 0
+        return None
+
+    def feed(self, data: bytes | memoryview, now: float) -> Iterator[Event]:
+        """Copy ``data`` in and yield its events; views in one are valid until the next."""
+        view = memoryview(data)
+        while not self.closed:
+            room = self.buffer()
+            count = min(len(room), len(view))
+            room[:count] = view[:count]
+            view = view[count:]
+            event = self.filled(count, now)
+            while event is not None:
+                yield event
+                event = self.filled(0, now)
+            if not len(view):
+                return
+
+    def finished(self) -> Closed:
+        """The stream has ended at the peer's side."""
+        try:
+            if not self.closed:
+                self._reader.finish()
+        except ProtocolError as error:
+            return self._fail(error)
+        self.state = advance(self.state, LinkInput.END)
+        return Closed(None)
+
+    def close(self) -> None:
+        """End the link here; ``outgoing`` may still be written."""
+        self.state = advance(self.state, LinkInput.END)
+
+    # inside
+
+    def _take(self, frame: Frame, now: float) -> Event | None:
+        self.heard_at = now
+        self.received[frame.type] += 1
+        message = codec.decode(frame.type, frame.version, frame.payload, self.agreed)
+        if isinstance(message, ErrorMessage) and not message.session:
+            named = f" ({message.field})" if message.field else ""
+            raise RemoteError(
+                message.code, f"the peer refused: {message.code.name}{named}", field=message.field
+            )
+        if isinstance(message, Hello):
+            return self._hello(message)
+        self.state = advance(self.state, LinkInput.MESSAGE)
+        if isinstance(message, Ping):
+            self._put(Pong(message.nonce))
+            return None
+        if isinstance(message, Pong):
+            asked_at = self._pings.pop(message.nonce, None)
+            return None if asked_at is None else Alive(now - asked_at)
+        return Received(message, frame.payload.nbytes, frame.checksum)
+
+    def _hello(self, theirs: Hello) -> Event:
+        self.state = advance(self.state, LinkInput.HELLO)
+        agreed = agreement.agree(self._mine, theirs)
+        self.theirs = theirs
+        if self.role is Role.DRAFTER:
+            self._put(agreement.answer(self._mine, agreed))
+            self.state = advance(self.state, LinkInput.HELLO)
+        self.agreed = agreed
+        self._reader.bounds = self._bounds()
+        return AgreedEvent(agreed)
+
+    def _fail(self, error: ProtocolError) -> Closed:
+        """Say once why, unless the peer said it, and close (P3)."""
+        if not isinstance(error, RemoteError):
+            field = error.field if error.field in FIELD_NAMES else None
+            self._put(ErrorMessage(error.code, field=field or ""))
+        self.state = advance(self.state, LinkInput.FAULT)
+        return Closed(error)
+
+    def _put(self, message: Message) -> None:
+        kind = codec.message_type(message)
+        self.sent[kind] += 1
+        self._out.extend(encode_frame(self._version, kind, *codec.encode(message)))
+
+    def _bounds(self) -> Bounds:
+        return agreement.bounds(
+            self.agreed, versions=frozenset({self._version}), receiver=self._mine.role
+        )

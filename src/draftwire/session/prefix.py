@@ -1,0 +1,61 @@
+"""A committed prefix that only grows, and its incremental digest (prefix_digest of STEP)."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+DIGEST_BYTES: Final = 16
+
+
+class Prefix:
+    """Committed tokens with the BLAKE2b-128 of them as int32 little-endian.
+
+    Growing by n tokens costs O(n), whatever the length. Ids must fit into an int32.
+    """
+
+    def __init__(self, tokens: Sequence[int] = ()) -> None:
+        self._tokens = array("i")
+        self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self.extend(tokens)
+
+    def __len__(self) -> int:
+        """Tokens held."""
+        return len(self._tokens)
+
+    def tokens(self, begin: int = 0, end: int | None = None) -> tuple[int, ...]:
+        """Return the tokens at positions ``begin`` up to, not including, ``end``."""
+        return tuple(self._tokens[begin:end])
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Commit ``tokens``."""
+        raw = _little_endian(tokens)
+        self._tokens.extend(tokens)
+        self._hash.update(raw)
+
+    def digest(self) -> bytes:
+        """Return the digest of the prefix."""
+        return self._hash.copy().digest()
+
+    def digest_with(self, tokens: Sequence[int]) -> bytes:
+        """Return the digest of the prefix followed by ``tokens``, which are not committed."""
+        ahead = self._hash.copy()
+        ahead.update(_little_endian(tokens))
+        return ahead.digest()
+
+    def common(self, other: Prefix) -> int:
+        """Return how many tokens two prefixes have in common from the start."""
+        most = min(len(self), len(other))
+        if self._tokens[:most] == other._tokens[:most]:
+            return most
+        return next(i for i in range(most) if self._tokens[i] != other._tokens[i])
+
+
+def _little_endian(tokens: Sequence[int]) -> bytes:
+    values = array("i", tokens)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()

@@ -1,0 +1,95 @@
+"""What passes between the sessions and the programs around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from draftwire.kernels.rows import QRow
+from draftwire.session.reasons import DropReason
+from draftwire.wire.messages import CommitRider, Message, ProposalPolicy
+from draftwire.wire.registry import Outcome
+
+Parts: TypeAlias = list[bytes | memoryview]
+"""Bytes to be written, in order, for ``writev``; views in it stay as they are until then."""
+
+NO_RIDER: Final = CommitRider(round=0, accepted=0, outcome=Outcome.NONE)
+"""The commit rider of a STEP that opens a generation."""
+
+
+def fits(outcome: Outcome, accepted: int, depth: int) -> bool:
+    """Say whether a round with ``depth`` drafts (0: no proposal) can have ended like this.
+
+    TARGET_ONLY fits any depth: a proposal may be lost on its way, or given up.
+    """
+    if outcome is Outcome.CORRECTION:
+        return 0 <= accepted < depth
+    if outcome is Outcome.BONUS:
+        return 0 < depth == accepted
+    if outcome is Outcome.ENDED:
+        return 1 <= accepted <= depth
+    return outcome is Outcome.TARGET_ONLY and accepted == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as it came: with the size and the CRC32C of its payload.
+
+    Views inside the message are valid until the reader is called again.
+    """
+
+    message: Message
+    payload_bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """K drafts with the K q's they were drawn from: whole, validated and audited.
+
+    tokens[i] stands at ``first_position + i``; rows[i] is its q. The rows own their memory.
+    """
+
+    tokens: tuple[int, ...]
+    rows: tuple[QRow, ...]
+    generation: int
+    round: int
+    first_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The round's proposal is lost, all of it; the round is target-only.
+
+    detail: says more, for a log. drafted: positions that were asked for.
+    """
+
+    reason: DropReason
+    generation: int
+    round: int
+    drafted: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTask:
+    """One proposal that the drafter is to make.
+
+    Bring the model's state to ``keep`` tokens (they are as they were), feed ``tokens``, which end
+    with the anchor, then draw ``policy.depth`` drafts from ``first_position`` on, each with the
+    word at (generation, round, its position, PROPOSAL) of ``proposal_key``.
+    """
+
+    session: int
+    slot: int
+    generation: int
+    round: int
+    policy: ProposalPolicy
+    proposal_key: int
+    keep: int
+    tokens: Sequence[int]
+    first_position: int
+    context_version: int
+    hidden_rows: int = 0
+    hidden: bytes = b""

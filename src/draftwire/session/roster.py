@@ -1,0 +1,167 @@
+"""The sessions of one connection on the drafter's side: opening, finding and freeing them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from draftwire.errors import ProtocolError, ProtocolErrorCode
+from draftwire.kernels.rows import QRow
+from draftwire.session.answering import AnsweringSession
+from draftwire.session.proposal import DraftTask, Parts
+from draftwire.wire.agreement import Agreed
+from draftwire.wire.codec import encode
+from draftwire.wire.fields import FIELD_NAMES
+from draftwire.wire.frames import encode_frame
+from draftwire.wire.messages import Cancel, Commit, ErrorMessage, Message, Reset, Step
+from draftwire.wire.registry import MessageType, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """What a message asks of the program: bytes to send, a task to do, sessions that have ended."""
+
+    parts: Parts = field(default_factory=list)
+    task: DraftTask | None = None
+    ended: tuple[int, ...] = ()
+
+
+class Roster:
+    """All sessions of one connection; they live no longer than it does (P17).
+
+    At most ``max_sessions`` of them, and one proposal in flight in each of ``max_slots`` slots, as
+    agreed. A message that one session cannot follow is answered by an ERROR that names the
+    session; the others and the connection go on.
+    """
+
+    def __init__(self, agreed: Agreed, *, max_context: int = 0) -> None:
+        self.agreed = agreed
+        self._max_context = max_context
+        self._sessions: dict[int, AnsweringSession] = {}
+        self._slots: dict[int, int] = {}  # slot -> the session whose STEP claimed it last
+        self._ended: OrderedDict[int, int] = OrderedDict()  # id -> generation that was cancelled
+
+    def __len__(self) -> int:
+        """Sessions that are open."""
+        return len(self._sessions)
+
+    def __contains__(self, session: int) -> bool:
+        """Whether a session is open."""
+        return session in self._sessions
+
+    def __getitem__(self, session: int) -> AnsweringSession:
+        """Return an open session; KeyError if there is none."""
+        return self._sessions[session]
+
+    def receive(self, message: Message) -> Todo:
+        """Follow a message that names a session; never raises for what is in it."""
+        if isinstance(message, ErrorMessage):
+            return self._end(message.session)
+        if not isinstance(message, Step | Commit | Reset | Cancel):
+            raise ValueError(f"{type(message).__name__} concerns no session")
+        try:
+            return self._follow(message)
+        except ProtocolError as error:
+            return Todo(self._error(message, error))
+
+    def reply(self, task: DraftTask, drafted: Sequence[tuple[int, QRow]]) -> Parts:
+        """Return the bytes that answer a task; none if nobody wants it any more."""
+        session = self._sessions.get(task.session)
+        return [] if session is None else session.reply(task, drafted)
+
+    def decline(self, task: DraftTask, status: Status) -> Parts:
+        """Return the bytes that say why a task has no proposal; none if nobody wants it."""
+        session = self._sessions.get(task.session)
+        return [] if session is None else session.decline(task, status)
+
+    def wanted(self, task: DraftTask) -> bool:
+        """Say whether somebody still waits for a task."""
+        session = self._sessions.get(task.session)
+        return session is not None and session.wants(task)
+
+    def close(self) -> tuple[int, ...]:
+        """End every session: the connection is gone. Returns their ids."""
+        ended = tuple(self._sessions)
+        for session in self._sessions.values():
+            session.end()
+        self._sessions.clear()
+        self._slots.clear()
+        return ended
+
+    def _follow(self, message: Step | Commit | Reset | Cancel) -> Todo:
+        if isinstance(message, Step):
+            return self._step(message)
+        session = self._sessions.get(message.session)
+        if session is None:
+            return Todo()  # ended already: late, and nothing to be said
+        if isinstance(message, Commit):
+            session.commit(message)
+        elif isinstance(message, Reset):
+            session.reset(message)
+        elif session.cancel(message):
+            return self._forget(message.session, message.generation)
+        return Todo()
+
+    def _step(self, step: Step) -> Todo:
+        if self._ended.get(step.session, 0) >= step.generation:
+            return Todo()  # asked before the CANCEL that overtook it
+        session = self._sessions.get(step.session)
+        opened = session is None
+        if session is None:
+            session = self._new(step)
+        self._check_slot(step)
+        answer = session.apply(step)
+        if opened:
+            self._sessions[step.session] = session
+        if session.slot == step.slot:
+            self._slots[step.slot] = step.session
+        return Todo(task=answer) if isinstance(answer, DraftTask) else Todo(answer)
+
+    def _new(self, step: Step) -> AnsweringSession:
+        if len(self._sessions) >= self.agreed.max_sessions:
+            raise ProtocolError(
+                ProtocolErrorCode.LIMIT_EXCEEDED,
+                f"{self.agreed.max_sessions} sessions are open already",
+                field="max_sessions",
+            )
+        return AnsweringSession(step.session, self.agreed, max_context=self._max_context)
+
+    def _check_slot(self, step: Step) -> None:
+        if step.slot >= self.agreed.max_slots:
+            raise ProtocolError(
+                ProtocolErrorCode.NO_SLOT, f"slot {step.slot} does not exist", field="slot"
+            )
+        owner = self._sessions.get(self._slots.get(step.slot, step.session))
+        if owner is None or owner.session == step.session:
+            return
+        if owner.busy and owner.slot == step.slot:
+            raise ProtocolError(
+                ProtocolErrorCode.NO_SLOT, f"slot {step.slot} is in use", field="slot"
+            )
+
+    def _end(self, session_id: int) -> Todo:
+        """The verifier refuses what a session sent: it will open another, so end this one."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return Todo()
+        session.end()
+        return self._forget(session_id, session.generation)
+
+    def _forget(self, session_id: int, generation: int) -> Todo:
+        self._sessions.pop(session_id, None)
+        self._slots = {slot: owner for slot, owner in self._slots.items() if owner != session_id}
+        self._ended[session_id] = generation
+        while len(self._ended) > self.agreed.max_sessions:
+            self._ended.popitem(last=False)
+        return Todo(ended=(session_id,))
+
+    def _error(self, message: Step | Commit | Reset | Cancel, error: ProtocolError) -> Parts:
+        refusal = ErrorMessage(
+            code=error.code,
+            session=message.session,
+            generation=message.generation,
+            round=message.round if isinstance(message, Step | Commit) else 0,
+            field=error.field if error.field in FIELD_NAMES else "",
+        )
+        return encode_frame(self.agreed.version, MessageType.ERROR, *encode(refusal))
