@@ -1,0 +1,68 @@
+"""The hashes of HELLO as pure functions of bytes and ids; reading files is left to the engines."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from draftwire.errors import PairMismatchError
+
+
+@dataclass(frozen=True, slots=True)
+class IdMap:
+    """Global id of each of the drafter's own ids: ``ids[local]``, injective into [0, vocab_size).
+
+    It may be shorter than the vocabulary (a smaller draft vocabulary) and leaves padding out.
+    Errors: PairMismatchError ``id_map_hash`` for an id outside [0, V) or one that comes twice.
+    """
+
+    vocab_size: int
+    ids: Sequence[int]
+
+    def __post_init__(self) -> None:
+        """Refuse a map that leaves the vocabulary or sends two ids to one."""
+        outside = next((entry for entry in self.ids if not 0 <= entry < self.vocab_size), None)
+        if outside is not None:
+            raise PairMismatchError(
+                "id_map_hash",
+                f"the id map names {outside}, outside the vocabulary [0, {self.vocab_size})",
+            )
+        if len(set(self.ids)) != len(self.ids):
+            raise PairMismatchError("id_map_hash", "the id map sends two ids to the same global id")
+
+    @classmethod
+    def native(cls, vocab_size: int) -> IdMap:
+        """Return the map that changes nothing, of a drafter that speaks the target's vocabulary."""
+        return cls(vocab_size, range(vocab_size))
+
+    def hash(self) -> bytes:
+        """Return the 32 bytes of HELLO's ``id_map_hash``: V as u32, then the ids as i32."""
+        packed = struct.pack(f"<I{len(self.ids)}i", self.vocab_size, *self.ids)
+        return labelled_sha256("draftwire id map v1", (packed,))
+
+
+def id_map_hash(ids: Sequence[int], vocab_size: int) -> bytes:
+    """Return the hash of a map that is checked first; see :class:`IdMap`."""
+    return IdMap(vocab_size, ids).hash()
+
+
+def labelled_sha256(label: str, parts: Iterable[bytes]) -> bytes:
+    """Return SHA-256 over a label, a zero byte and the parts, so that kinds never meet."""
+    hasher = hashlib.sha256(label.encode("ascii") + b"\0")
+    for part in parts:
+        hasher.update(part)
+    return hasher.digest()
+
+
+def files_hash(label: str, files: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return the identity of a set of files from (name, SHA-256 of its content), in name order.
+
+    Names are framed by their length (u64), so that no two sets give the same bytes.
+    """
+    parts = []
+    for name, digest in sorted(files):
+        raw = name.encode()
+        parts += [struct.pack("<Q", len(raw)), raw, digest]
+    return labelled_sha256(label, parts)
