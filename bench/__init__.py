@@ -1,0 +1,1 @@
+"""Measurements against the goals, each beside a peer in the same run: ``make bench``."""

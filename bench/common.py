@@ -1,0 +1,72 @@
+"""What every benchmark shares: alternating measurement, goals, and one JSON-able result."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound that a measured value is held against: at most ``limit``."""
+
+    name: str
+    value: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the value is at most the limit; NaN never is."""
+        return self.value <= self.limit
+
+
+@dataclass
+class Result:
+    """What one benchmark measured: figures to print in order, and goals."""
+
+    name: str
+    figures: dict[str, Any] = field(default_factory=dict)
+    goals: list[Goal] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "name": self.name,
+            "figures": self.figures,
+            "goals": [{**asdict(goal), "met": goal.met} for goal in self.goals],
+        }
+
+
+def alternate(
+    ways: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 3
+) -> dict[str, list[float]]:
+    """Time each way ``repeats`` times, turn by turn, in seconds.
+
+    A way that returns a float has timed itself, leaving its preparation out.
+    Turns make whatever else the machine does meet every way alike; compare by the median of the
+    ratios within a turn.
+    """
+    for way in ways.values():
+        for _ in range(warm_up):
+            way()
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            measured = way()
+            took = time.perf_counter() - began
+            times[name].append(measured if isinstance(measured, float) else took)
+    return times
+
+
+def ratio(times: Mapping[str, list[float]], ours: str, peer: str) -> float:
+    """Return the median over the turns of our time by the peer's."""
+    return statistics.median(a / b for a, b in zip(times[ours], times[peer], strict=True))
+
+
+def medians(times: Mapping[str, list[float]], scale: float = 1e6) -> dict[str, float]:
+    """Return the median time of each way, in microseconds by default."""
+    return {name: round(statistics.median(each) * scale, 2) for name, each in times.items()}
