@@ -49,10 +49,16 @@ def _shape(vocab_size: int, layers: int) -> dict[str, Any]:
 
 
 @functools.cache
-def tiny_llama(vocab_size: int, *, layers: int = 2, seed: int = 0) -> Any:
-    """A seeded random LlamaForCausalLM in binary32."""
+def tiny_llama(
+    vocab_size: int, *, layers: int = 2, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> Any:
+    """A seeded random LlamaForCausalLM.
+
+    In binary64 a pass over many tokens and passes over one give nearly the same binary32 logits, so
+    that what is compared is the processing and not the rounding.
+    """
     torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(**_shape(vocab_size, layers))).eval()
+    return LlamaForCausalLM(LlamaConfig(**_shape(vocab_size, layers))).eval().to(dtype)
 
 
 @functools.cache
@@ -60,7 +66,7 @@ def tiny_sliding(vocab_size: int, window: int) -> Any:
     """A seeded random MistralForCausalLM whose layers see ``window`` tokens."""
     torch.manual_seed(1)
     config = MistralConfig(sliding_window=window, **_shape(vocab_size, 2))
-    return MistralForCausalLM(config).eval()
+    return MistralForCausalLM(config).eval().double()
 
 
 def save(folder: Path, model: Any, tokenizer: Any) -> Path:

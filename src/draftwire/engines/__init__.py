@@ -1,0 +1,1 @@
+"""Engines: they translate a model library's types and call down."""
