@@ -10,10 +10,9 @@ import zlib
 import pytest
 
 from draftwire.errors import TransportError
+from draftwire.transport.queue import PARTS_A_CALL, OutQueue
 from draftwire.transport.tcp import (
-    PARTS_A_CALL,
     Address,
-    OutQueue,
     TcpChannel,
     accept,
     bound_address,

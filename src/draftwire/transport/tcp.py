@@ -9,14 +9,13 @@ import errno
 import ipaddress
 import socket
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from draftwire.errors import TransportError
+from draftwire.errors import ConfigurationError, TransportError
 from draftwire.transport.channel import Part
+from draftwire.transport.queue import PARTS_A_CALL, OutQueue, size_of
 
-PARTS_A_CALL: Final = 512  # under every system's IOV_MAX
 BACKLOG: Final = 64
 
 
@@ -25,6 +24,18 @@ class Address(NamedTuple):
 
     host: str
     port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read HOST:PORT, an IPv6 host in brackets; ConfigurationError says what to write."""
+        host, colon, port = text.rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise ConfigurationError(f"write an IPv6 address in brackets: [{host}]:{port}")
+        if not (colon and host and port.isascii() and port.isdigit() and int(port) < 1 << 16):
+            raise ConfigurationError(f"'{text}' is no HOST:PORT, for example 127.0.0.1:7711")
+        return cls(host, int(port))
 
     def __str__(self) -> str:
         """Return HOST:PORT, an IPv6 host in brackets."""
@@ -70,7 +81,7 @@ class TcpChannel:
         try:
             self._until(deadline)
             sent = self._socket.sendmsg(parts[:PARTS_A_CALL])
-            if sent == sum(map(_size, parts)):
+            if sent == sum(map(size_of, parts)):
                 return
             pending = OutQueue()
             pending.push(parts)
@@ -105,55 +116,6 @@ class TcpChannel:
         if left <= 0:
             raise TimeoutError("the deadline has passed")
         self._socket.settimeout(left)
-
-
-class OutQueue:
-    """Parts that wait to be sent, in order, kept as they are until the system took them."""
-
-    def __init__(self) -> None:
-        """Begin empty."""
-        self._parts: deque[memoryview] = deque()
-        self.size = 0
-
-    def __bool__(self) -> bool:
-        """Whether anything waits."""
-        return bool(self._parts)
-
-    def push(self, parts: Sequence[Part]) -> None:
-        """Queue parts; the caller must not change their bytes any more."""
-        for part in parts:
-            view = memoryview(part).cast("B")
-            if view.nbytes:
-                self._parts.append(view)
-                self.size += view.nbytes
-
-    def head(self) -> list[memoryview]:
-        """Return the parts that go next into one ``sendmsg``."""
-        if len(self._parts) <= PARTS_A_CALL:
-            return list(self._parts)
-        return [self._parts[index] for index in range(PARTS_A_CALL)]
-
-    def drop(self, sent: int) -> None:
-        """Forget the first ``sent`` bytes; they are the system's now."""
-        self.size -= sent
-        while sent:
-            part = self._parts.popleft()
-            if sent < part.nbytes:
-                self._parts.appendleft(part[sent:])
-                return
-            sent -= part.nbytes
-
-    def flush(self, peer: socket.socket) -> bool:
-        """Send what a non-blocking socket takes; returns whether the queue is empty now.
-
-        Raises OSError when the connection has ended.
-        """
-        while self._parts:
-            try:
-                self.drop(peer.sendmsg(self.head()))
-            except BlockingIOError:
-                return False
-        return True
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -205,10 +167,6 @@ def bound_address(listener: socket.socket) -> Address:
     """Return where a socket listens."""
     name = listener.getsockname()
     return Address(str(name[0]), int(name[1]))
-
-
-def _size(part: Part) -> int:
-    return part.nbytes if isinstance(part, memoryview) else len(part)
 
 
 def _reason(error: OSError) -> str:

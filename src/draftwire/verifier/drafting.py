@@ -19,6 +19,8 @@ class MissReason(Enum):
     NO_CONNECTION = "no_connection"  # nobody there, another program, or a refused HELLO
     PAUSED = "paused"  # backed off after proposals that were lost
     CONTEXT_LIMIT = "context_limit"  # the committed prefix fills the drafter's context
+    NOT_OFFERED = "not_offered"  # HELLO did not agree to the policy's layout or support
+    UNSHARED_TOKEN = "unshared_token"  # the text holds an id outside the shared vocabulary
 
 
 Reason: TypeAlias = MissReason | DropReason

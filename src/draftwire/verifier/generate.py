@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from draftwire.errors import ConfigurationError
 from draftwire.exact.words import Address, Domain, KeyedWords, WordSource
 from draftwire.kernels import cpu
+from draftwire.kernels.rows import QRow
 from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.verifier.drafting import Drafter, DraftRequest, Miss, MissReason, Reason
@@ -46,13 +47,16 @@ class Emission:
     finish: Finish | None = None
 
 
-_AWAY = "the drafter is away: going on with the target alone until it is back"
-_FULL = "the drafter's context is full: going on with the target alone"
+_ALONE = "going on with the target alone"
+_AWAY = f"the drafter is away: {_ALONE} until it is back"
+_FULL = f"the drafter's context is full: {_ALONE}"
 _NOTES: dict[Reason, str] = {
     MissReason.NO_CONNECTION: _AWAY,
     DropReason.DISCONNECTED: _AWAY,
     MissReason.CONTEXT_LIMIT: _FULL,
     DropReason.DECLINED_CONTEXT_LIMIT: _FULL,
+    MissReason.NOT_OFFERED: f"the drafter does not offer this layout or support: {_ALONE}",
+    MissReason.UNSHARED_TOKEN: f"the text has left the shared vocabulary: {_ALONE}",
     MissReason.PAUSED: "proposals kept getting lost: drafting pauses and is tried again later",
     DropReason.AUDIT_FAILED: "a draft was not drawn from the q that came with it: not used",
 }
@@ -137,7 +141,7 @@ class Generation(Generic[Context], Iterator[Emission]):
             self._drafting.close()
             self._target.close(context)
 
-    def _run(self, context: Context) -> Iterator[Emission]:
+    def _run(self, context: Context) -> Generator[Emission, None, None]:
         try:
             while self.report.finish is None:
                 began = time.perf_counter()
@@ -205,7 +209,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         verdict = cpu.verify(
             rows,
             proposal.tokens,
-            proposal.rows,
+            [_as_wide(row, rows.shape[1]) for row in proposal.rows],
             self._words,
             generation=self._drafting.generation,
             round=self._drafting.round,
@@ -248,6 +252,17 @@ _OUTCOMES = {
     Kind.BONUS: Outcome.BONUS,
     Kind.TARGET_ONLY: Outcome.TARGET_ONLY,
 }
+
+
+def _as_wide(row: QRow, width: int) -> QRow:
+    """Return q over the target's row width: a padded model's ids beyond V have q = 0 (V18)."""
+    if row.vocab_size >= width:
+        return row
+    if row.ids is not None:
+        return QRow(width, row.ids, row.counts)
+    counts = np.zeros(width, np.int32)
+    counts[: row.vocab_size] = row.counts
+    return QRow(width, None, counts)
 
 
 def generate(

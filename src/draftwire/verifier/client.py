@@ -1,0 +1,365 @@
+"""The verifier's end of a connection: rounds asked under a deadline, over any channel.
+
+Nothing that a drafter or a network does raises out of a round: it costs the round its proposal,
+under a named reason, and a later round tries again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, Self
+
+from draftwire.errors import (
+    ConfigurationError,
+    DrafterUnavailableError,
+    ProtocolError,
+    RemoteError,
+    TransportError,
+)
+from draftwire.kernels.prepare import prepare
+from draftwire.session.asking import AskingSession
+from draftwire.session.link import AgreedEvent, Closed, Event, Link
+from draftwire.session.proposal import Dropped, Proposal, Received
+from draftwire.session.reasons import DropReason
+from draftwire.transport.channel import Channel
+from draftwire.transport.queue import size_of
+from draftwire.verifier.drafting import Drafted, Miss, MissReason, Traffic
+from draftwire.verifier.pacing import ConnectPacing, RoundPacing
+from draftwire.wire.agreement import Agreed, require_policy
+from draftwire.wire.messages import Complete, ErrorMessage, Hello, ProposalPolicy, Reply
+from draftwire.wire.registry import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    Outcome,
+)
+
+FAREWELL_SECONDS: Final = 0.2
+_FRAME_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
+
+
+class DraftClient:
+    """A drafter at the other end of a channel; several requests may share it, one round at a time.
+
+    dial: opens a channel, given the time it may take until; raises TransportError. deadline: for a
+    round, in seconds, finite and positive. connect_timeout: for connecting and for HELLO. audit:
+    recompute every draw (A22). clock: seconds, monotonic. Raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        dial: Callable[[float], Channel],
+        hello: Hello,
+        *,
+        deadline: float,
+        connect_timeout: float,
+        audit: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Check the times and compile the arithmetic; nothing is dialled yet."""
+        for name, value in (("deadline", deadline), ("connect_timeout", connect_timeout)):
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigurationError(f"{name} must be finite and above 0 seconds, not {value}")
+        prepare()
+        self.deadline = deadline
+        self.connect_timeout = connect_timeout
+        self.audit = audit
+        self.clock = clock
+        self.strays = 0  # messages for sessions that are over
+        self._dial = dial
+        self._hello = hello
+        self._channel: Channel | None = None
+        self._link: Link | None = None
+        self._pacing = ConnectPacing()
+        self._requests: dict[int, ClientRequest] = {}
+        self._opened = 0
+        self._waiting: ClientRequest | None = None  # the request whose round is in flight
+        self._result: Proposal | Dropped | None = None  # of that round
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close."""
+        self.close()
+
+    @property
+    def agreed(self) -> Agreed | None:
+        """What HELLO agreed on the present connection; None while there is none."""
+        return None if self._link is None else self._link.agreed
+
+    @property
+    def vocab_size(self) -> int:
+        """V of the target, which the drafter's must equal."""
+        return self._hello.vocab_size
+
+    def connect(self) -> Agreed:
+        """Connect and agree, if that has not been done; a round does the same by itself.
+
+        Raises TransportError (nobody there), ProtocolError (refused, or not a drafter).
+        """
+        if self._link is not None and self._link.agreed is not None:
+            return self._link.agreed
+        deadline = self.clock() + self.connect_timeout
+        self._channel = self._dial(deadline)
+        self._link = Link(self._hello, self.clock())
+        try:
+            self._link.start()
+            agreed = self._greet(self._channel, self._link, deadline)
+        except BaseException:
+            self._disconnect()
+            raise
+        for request in self._requests.values():
+            request.connected(agreed)
+        return agreed
+
+    def open(self, prompt: Sequence[int], proposal_key: int) -> ClientRequest:
+        """Begin drafting for one request from ``prompt``; nothing is sent yet."""
+        self._opened += 1
+        taken = {request.asking.slot for request in self._requests.values()}
+        slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
+        asking = AskingSession(
+            self._opened,
+            slot,
+            prompt,
+            proposal_key,
+            self.agreed,
+            audit=self.audit,
+            clock=time.perf_counter,
+        )
+        request = ClientRequest(self, asking)
+        self._requests[asking.session] = request
+        return request
+
+    def close(self) -> None:
+        """End every request and the connection; may be called twice."""
+        for request in list(self._requests.values()):
+            request.close()
+        self._disconnect()
+
+    # for requests
+
+    def reach(self) -> str | None:
+        """Connect if need be and due; returns why there is no connection, or None if there is."""
+        if self._link is not None:
+            return None
+        now = self.clock()
+        if not self._pacing.may_try(now):
+            return "not tried again yet"
+        try:
+            self.connect()
+        except (TransportError, ProtocolError, DrafterUnavailableError) as error:
+            self._pacing.failed(self.clock())
+            return str(error)
+        self._pacing.succeeded()
+        return None
+
+    def ask(self, request: ClientRequest, policy: ProposalPolicy) -> Proposal | Dropped:
+        """Send the request's next STEP and wait for its proposal until the deadline."""
+        channel, link, asking = self._channel, self._link, request.asking
+        assert channel is not None
+        assert link is not None
+        now = self.clock()
+        deadline = now + self.deadline
+        step = asking.ask(policy, now, deadline)
+        self._waiting, self._result = request, None
+        try:
+            link.send(step)
+            parts = link.outgoing()
+            request.traffic.sent += sum(map(size_of, parts))
+            channel.send(parts, deadline)
+        except (TimeoutError, ConnectionError) as error:
+            return self._lost_connection(request, error)
+        while self._result is None:
+            try:
+                self._receive(channel, link, deadline)
+            except TimeoutError:
+                self._result = asking.give_up()
+            except ConnectionError as error:
+                return self._lost_connection(request, error)
+        return self._result
+
+    def farewell(self, request: ClientRequest) -> None:
+        """End a request here and tell the drafter, so that it frees what it holds."""
+        if self._requests.pop(request.asking.session, None) is None:
+            return
+        messages = request.asking.finish()
+        if self._link is None or self._channel is None:
+            return
+        for message in messages:
+            self._link.send(message)
+        parts = self._link.outgoing()
+        request.traffic.sent += sum(map(size_of, parts))
+        try:
+            if parts:
+                self._channel.send(parts, self.clock() + FAREWELL_SECONDS)
+        except (TimeoutError, ConnectionError):
+            self._disconnect()
+
+    # inside
+
+    def _greet(self, channel: Channel, link: Link, deadline: float) -> Agreed:
+        try:
+            channel.send(link.outgoing(), deadline)
+            while True:
+                count = channel.receive_into(link.buffer(), deadline)
+                event = link.filled(count, self.clock())
+                if isinstance(event, AgreedEvent):
+                    return event.agreed
+                if isinstance(event, Closed) and event.error is not None:
+                    self._say_why(channel, link)
+                    raise event.error
+        except TimeoutError as error:
+            raise TransportError("the drafter did not answer HELLO in time") from error
+        except ConnectionError as error:
+            raise TransportError(f"no drafter answers HELLO there: {error}") from error
+
+    def _receive(self, channel: Channel, link: Link, deadline: float) -> None:
+        """Wait for bytes once, and follow every event that they complete."""
+        count = channel.receive_into(link.buffer(), deadline)
+        now = self.clock()
+        event = link.filled(count, now)
+        while event is not None:
+            self._follow(event, now)
+            if self._link is not link:
+                return
+            event = link.filled(0, now)
+        parts = link.outgoing()  # PONG
+        if parts:
+            channel.send(parts, deadline)
+
+    def _follow(self, event: Event, now: float) -> None:
+        if isinstance(event, Closed):
+            self._closed_by(event)
+            return
+        if not isinstance(event, Received):
+            return
+        message = event.message
+        if not isinstance(message, Reply | Complete | ErrorMessage):
+            return
+        request = self._requests.get(message.session)
+        if request is None:
+            self.strays += 1
+            return
+        request.traffic.received += event.payload_bytes + _FRAME_BYTES
+        result = request.asking.take(event, now)
+        if result is not None and request is self._waiting:
+            self._result = result
+
+    def _closed_by(self, event: Closed) -> None:
+        """The framing broke, or the peer refused: the round is lost, and the connection."""
+        waiting, link, channel = self._waiting, self._link, self._channel
+        if waiting is not None and self._result is None:
+            corrupt = not isinstance(event.error, RemoteError)
+            reason = DropReason.CORRUPT if corrupt else DropReason.REFUSED
+            dropped = waiting.asking.give_up(reason)
+            self._result = replace(dropped, detail=str(event.error))
+        if link is not None and channel is not None:
+            self._say_why(channel, link)
+        self._disconnect()
+
+    def _say_why(self, channel: Channel, link: Link) -> None:
+        try:
+            parts = link.outgoing()
+            if parts:
+                channel.send(parts, self.clock() + FAREWELL_SECONDS)
+        except (TimeoutError, ConnectionError):
+            return  # it need not arrive
+
+    def _lost_connection(self, request: ClientRequest, error: OSError) -> Proposal | Dropped:
+        if self._result is not None:  # it was whole before the connection ended
+            self._disconnect()
+            return self._result
+        late = isinstance(error, TimeoutError)
+        reason = DropReason.MISSED_DEADLINE if late else DropReason.DISCONNECTED
+        dropped = request.asking.give_up(reason)
+        self._disconnect()
+        return replace(dropped, detail=str(error))
+
+    def _disconnect(self) -> None:
+        channel, self._channel, self._link = self._channel, None, None
+        if channel is not None:
+            channel.close()
+        for request in self._requests.values():
+            request.asking.disconnected()
+
+
+class ClientRequest:
+    """One request's drafting over a :class:`DraftClient`."""
+
+    def __init__(self, client: DraftClient, asking: AskingSession) -> None:
+        """Made by :meth:`DraftClient.open`."""
+        self.asking = asking
+        self.traffic = Traffic()
+        self._client = client
+        self._pacing = RoundPacing()
+        self._unshared = False  # an id outside the drafter's vocabulary is committed
+        self._open = True
+
+    @property
+    def generation(self) -> int:
+        """The generation of the latest round."""
+        return self.asking.generation
+
+    @property
+    def round(self) -> int:
+        """The round id of the latest round."""
+        return self.asking.round
+
+    def connected(self, agreed: Agreed) -> None:
+        """There is a connection (again), with these limits."""
+        self.asking.connected(agreed)
+
+    def propose(self, policy: ProposalPolicy) -> Drafted:
+        """Begin the next round and ask for at most ``policy.depth`` drafts after the prefix."""
+        miss, allowed = self._allowed(policy)
+        if miss is not None:
+            self.asking.skip()
+            return miss
+        drafted = self._client.ask(self, allowed)
+        self.traffic.audit_seconds = self.asking.audit_seconds
+        if isinstance(drafted, Proposal):
+            self._pacing.won()
+            return drafted
+        self._pacing.lost()
+        return Miss(drafted.reason, drafted.detail, drafted.drafted)
+
+    def skip(self) -> None:
+        """Begin the next round without asking."""
+        self.asking.skip()
+
+    def commit(self, outcome: Outcome, accepted: int, tokens: Sequence[int]) -> None:
+        """End the round: ``tokens`` are committed, the first ``accepted`` of them drafts."""
+        token = None if outcome is Outcome.ENDED else tokens[-1]
+        self.asking.commit(accepted, outcome, token)
+        if token is not None and token >= self._client.vocab_size:
+            self._unshared = True
+
+    def close(self) -> None:
+        """Free the request on both sides; may be called twice."""
+        if self._open:
+            self._open = False
+            self._client.farewell(self)
+
+    def _allowed(self, policy: ProposalPolicy) -> tuple[Miss | None, ProposalPolicy]:
+        """Return why this round may not ask, or None, and the policy at the depth that it may."""
+        if self._unshared:
+            return Miss(MissReason.UNSHARED_TOKEN), policy
+        if not self._pacing.may_ask():
+            return Miss(MissReason.PAUSED), policy
+        away = self._client.reach()
+        agreed = self._client.agreed
+        if away is not None or agreed is None:
+            return Miss(MissReason.NO_CONNECTION, away or ""), policy
+        room = self.asking.room()
+        if room < 1:
+            return Miss(MissReason.CONTEXT_LIMIT), policy
+        allowed = policy if policy.depth <= room else replace(policy, depth=room)
+        try:
+            require_policy(agreed, allowed)
+        except ProtocolError as error:
+            return Miss(MissReason.NOT_OFFERED, str(error)), policy
+        return None, allowed

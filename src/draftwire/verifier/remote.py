@@ -1,0 +1,52 @@
+"""A drafter on another machine, over TCP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from draftwire.transport.tcp import Address, TcpChannel
+from draftwire.verifier.client import DraftClient
+from draftwire.verifier.engine import TargetEngine
+from draftwire.verifier.hello import verifier_hello
+from draftwire.wire.registry import Adaptation, WireVersion
+
+
+class RemoteDrafter(DraftClient):
+    """The drafter that listens at an address; see :class:`DraftClient`.
+
+    address: an ``Address``, a (host, port) pair or "HOST:PORT". target: whose tokenizer and
+    vocabulary the drafter's must equal. deadline, connect_timeout: seconds. draft_identity: the
+    one checkpoint that is taken, all zero = any. Rounds connect, and connect again, by themselves;
+    ``connect`` does it at once and says what is wrong.
+    """
+
+    def __init__(
+        self,
+        address: Address | tuple[str, int] | str,
+        target: TargetEngine[Any],
+        *,
+        version: WireVersion = WireVersion.V2,
+        deadline: float = 1.0,
+        connect_timeout: float = 1.0,
+        audit: bool = True,
+        max_depth: int = 16,
+        max_support: int = 1024,
+        draft_identity: bytes = bytes(32),
+        adaptation: Adaptation = Adaptation.ANY,
+    ) -> None:
+        """Remember the address; nothing is sent yet. Raises ConfigurationError."""
+        self.address = Address.parse(address) if isinstance(address, str) else Address(*address)
+        super().__init__(
+            lambda until: TcpChannel.connect(self.address, until),
+            verifier_hello(
+                target,
+                version=version,
+                max_depth=max_depth,
+                max_support=max_support,
+                draft_identity=draft_identity,
+                adaptation=adaptation,
+            ),
+            deadline=deadline,
+            connect_timeout=connect_timeout,
+            audit=audit,
+        )
