@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import takewhile
+from dataclasses import replace
 from typing import Final, NoReturn
 
-from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.kernels.payload import encode_reply_rows
+from draftwire.errors import ArithmeticRefusalError, ProtocolError, ProtocolErrorCode
 from draftwire.kernels.rows import QRow
-from draftwire.session.prefix import Prefix
+from draftwire.session import answers
+from draftwire.session.prefix import Cached, Prefix
 from draftwire.session.proposal import NO_RIDER, DraftTask, Parts, fits
 from draftwire.session.table import Input, State, advance
 from draftwire.wire.agreement import Agreed
-from draftwire.wire.codec import encode
-from draftwire.wire.frames import encode_frame, frame_checksum
 from draftwire.wire.messages import (
     Cancel,
     Commit,
     CommitRider,
-    Complete,
-    Reply,
     Reset,
     Step,
 )
 from draftwire.wire.registry import (
-    HEADER_BYTES,
-    TRAILER_BYTES,
-    Layout,
-    MessageType,
     Outcome,
     Status,
 )
@@ -37,28 +28,6 @@ from draftwire.wire.registry import (
 _CODE: Final = ProtocolErrorCode
 _UNCOMMITTED: Final = (State.PROPOSED, State.TARGET_ONLY)
 _IN_FLIGHT: Final = (State.ASKED, State.REPLIED)
-
-
-@dataclass(frozen=True, slots=True)
-class _Cached:
-    """Tokens whose state the model surely holds: ``prefix[:length]``, then ``drafts``.
-
-    The prefix may be that of a generation which is over.
-    """
-
-    prefix: Prefix
-    length: int
-    drafts: tuple[int, ...] = ()
-
-    def common(self, prefix: Prefix) -> int:
-        """Return how many of them still stand at the start of ``prefix``."""
-        same = self.prefix is prefix  # within a generation a prefix only grows
-        length = self.length if same else min(prefix.common(self.prefix), self.length)
-        if length < self.length:
-            return length
-        following = prefix.tokens(length, length + len(self.drafts))
-        pairs = zip(following, self.drafts, strict=False)
-        return length + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 class AnsweringSession:
@@ -83,7 +52,7 @@ class AnsweringSession:
         self._kept: Parts = []  # its answer, once there is one
         self._drafts: tuple[int, ...] = ()  # its proposal, once there is one
         self._asked_at = 0  # committed tokens when it was asked
-        self._cached = _Cached(self._prefix, 0)
+        self._cached = Cached(self._prefix, 0)
 
     def __len__(self) -> int:
         """Committed tokens."""
@@ -139,17 +108,15 @@ class AnsweringSession:
             return []
         if len(drafted) != step.policy.depth:
             raise ValueError(f"{len(drafted)} drafts for a depth of {step.policy.depth}")
-        version = self._agreed.version
-        frame = encode_frame(
-            version, MessageType.REPLY, *encode(self._reply_message(step, drafted))
-        )
-        size = sum(_bytes_of(part) for part in frame) - HEADER_BYTES - TRAILER_BYTES
-        complete = self._complete(step, Status.OK, size, frame_checksum(frame))
+        try:
+            answer = answers.whole(step, drafted, self._agreed)
+        except ArithmeticRefusalError:
+            return self._decline(step, Status.REFUSED_ARITHMETIC)
         self.state = advance(advance(self.state, Input.REPLY), Input.COMPLETE)
         self._drafts = tuple(token for token, _ in drafted)
-        self._cached = _Cached(self._prefix, len(self._prefix), self._drafts[:-1])
-        self._kept = [*frame, *complete]
-        return list(self._kept)
+        self._cached = Cached(self._prefix, len(self._prefix), self._drafts[:-1])
+        self._kept = answer
+        return list(answer)
 
     def wants(self, task: DraftTask) -> bool:
         """Say whether a task still waits for its answer."""
@@ -298,7 +265,7 @@ class AnsweringSession:
         self._latest(step)
         # At least the anchor is fed, whose logits the first draft is drawn from.
         keep = min(self._cached.common(self._prefix), step.anchor)
-        self._cached = _Cached(self._prefix, keep)
+        self._cached = Cached(self._prefix, keep)
         return DraftTask(
             session=step.session,
             slot=step.slot,
@@ -342,52 +309,9 @@ class AnsweringSession:
         return self._step
 
     def _decline(self, step: Step, status: Status) -> Parts:
-        complete = self._complete(step, status, 0, 0)
         self.state = advance(self.state, Input.DECLINE)
-        self._kept = complete
-        return list(complete)
-
-    def _complete(self, step: Step, status: Status, size: int, checksum: int) -> Parts:
-        complete = Complete(
-            session=step.session,
-            slot=step.slot,
-            status=status,
-            generation=step.generation,
-            round=step.round,
-            first_position=step.first_position,
-            prefix_digest=step.prefix_digest,
-            context_version=step.context_version,
-            reply_bytes=size,
-            reply_checksum=checksum,
-        )
-        return encode_frame(self._agreed.version, MessageType.COMPLETE, *encode(complete))
-
-    def _reply_message(self, step: Step, drafted: Sequence[tuple[int, QRow]]) -> Reply:
-        policy, vocab_size = step.policy, self._agreed.vocab_size
-        # New memory for every reply: a transport may still be writing the one before.
-        rows = encode_reply_rows(
-            [row for _, row in drafted],
-            [token for token, _ in drafted],
-            step.first_position,
-            policy.layout,
-            policy.support,
-        )
-        return Reply(
-            session=step.session,
-            slot=step.slot,
-            layout=policy.layout,
-            generation=step.generation,
-            round=step.round,
-            first_position=step.first_position,
-            prefix_digest=step.prefix_digest,
-            context_version=step.context_version,
-            shard_index=0,
-            shard_count=1,
-            shard_begin=0,
-            shard_end=vocab_size,
-            support=vocab_size if policy.layout is Layout.DENSE else policy.support,
-            rows=rows,
-        )
+        self._kept = answers.declined(step, status, self._agreed)
+        return list(self._kept)
 
 
 def _owned(step: Step) -> Step:
@@ -400,10 +324,6 @@ def _owned(step: Step) -> Step:
 def _same(one: Step, other: Step) -> bool:
     """Say whether two STEPs have the same bytes."""
     return _owned(one) == _owned(other)
-
-
-def _bytes_of(part: bytes | memoryview) -> int:
-    return part.nbytes if isinstance(part, memoryview) else len(part)
 
 
 def _refuse(code: ProtocolErrorCode, field: str, message: str) -> NoReturn:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
-from draftwire.kernels.payload import decode_reply_rows
-from draftwire.kernels.rows import QRow
-from draftwire.session import validation
+from draftwire.session.flight import Flight
+from draftwire.session.held import Held
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import NO_RIDER, Dropped, Proposal, Received, fits
 from draftwire.session.reasons import DECLINED, LOST_CODES, DropReason, reason_of
@@ -30,21 +28,6 @@ from draftwire.wire.messages import (
 from draftwire.wire.registry import Layout, Outcome, Status
 
 __all__ = ["AskingSession", "Dropped", "Proposal", "Received"]
-
-_MOST_ALIVE: Final = 16  # openings in a row that were lost, and are still cancelled by name
-
-
-@dataclass(slots=True)
-class _InFlight:
-    """The round that is asked: its STEP, and its reply as far as it has come."""
-
-    step: Step
-    asked_at: float
-    deadline: float
-    tokens: tuple[int, ...] = ()
-    rows: tuple[QRow, ...] = ()
-    payload_bytes: int = 0
-    checksum: int = 0
 
 
 @dataclass(slots=True)
@@ -97,12 +80,10 @@ class AskingSession:
         self._audit = audit
         self._clock = clock
         self._prefix = Prefix(prompt)
-        self._flight: _InFlight | None = None
+        self._flight: Flight | None = None
         self._proposal: Proposal | None = None
         self._last: _Finished | None = None
-        self._held: int | None = None  # tokens that the drafter surely holds; None: no generation
-        self._held_round = 0  # the round whose proposal showed that
-        self._alive: list[int] = []  # generations that the drafter may hold open
+        self._held = Held()
 
     # what is committed
 
@@ -152,14 +133,15 @@ class AskingSession:
         deadline: in the seconds of ``now``, fixed here, before anything is drawn (law 4). Raises
         ConfigurationError if HELLO did not agree to the policy or the context has no room.
         """
-        self._check_policy(policy)
-        opening = self._held is None
+        agreed = self._check_policy(policy)
+        opening = self._held.length is None
         if opening and self.round:
             self.state = advance(self.state, Input.RESET)
             self.generation, self.round, self._last = self.generation + 1, 0, None
         self.state = advance(self.state, Input.OPENING if opening else Input.STEP)
         self.round += 1
-        base = self._base()
+        rider = None if self._last is None else self._last.rider
+        base = self._held.base(rider)
         step = Step(
             session=self.session,
             slot=self.slot,
@@ -167,7 +149,7 @@ class AskingSession:
             round=self.round,
             anchor=len(self._prefix) - 1,
             policy=policy,
-            commit=NO_RIDER if self._last is None else self._last.rider,
+            commit=NO_RIDER if rider is None else rider,
             context_version=self.context_version,
             proposal_key=0 if policy.layout is Layout.IDS_ONLY else self._proposal_key,
             prefix_digest=self._prefix.digest(),
@@ -176,9 +158,9 @@ class AskingSession:
             hidden_rows=hidden_rows,
             hidden=hidden,
         )
-        if opening and self.generation not in self._alive:
-            self._alive = [*self._alive[1 - _MOST_ALIVE :], self.generation]
-        self._flight = _InFlight(step, asked_at=now, deadline=deadline)
+        if opening:
+            self._held.opening(self.generation)
+        self._flight = Flight(step, agreed.vocab_size, asked_at=now, deadline=deadline)
         self._last = None
         return step
 
@@ -220,11 +202,8 @@ class AskingSession:
 
     def give_up(self, reason: DropReason = DropReason.MISSED_DEADLINE) -> Dropped:
         """Drop this round's proposal, wherever it is; it is never used afterwards (P16)."""
-        round_, drafted = self.round, self._drafted()
         self.state = advance(self.state, Input.GIVE_UP)
-        self._forget()
-        self.drops[reason] += 1
-        return Dropped(reason, self.generation, round_, drafted)
+        return self._lost(reason)
 
     def disconnected(self) -> Dropped | None:
         """The connection has ended; the next ``ask`` opens a new generation.
@@ -232,8 +211,7 @@ class AskingSession:
         A proposal that is whole already stays usable. Returns what the round lost, if anything.
         """
         dropped = self.give_up(DropReason.DISCONNECTED) if self._flight is not None else None
-        self._held = None
-        self._alive.clear()
+        self._held.end()
         self._agreed = None
         return dropped
 
@@ -263,7 +241,7 @@ class AskingSession:
 
         None when the drafter made no proposal in it, and so has nothing to be told.
         """
-        if self._last is None or self._held is None or self._held_round != self.round:
+        if self._last is None or self._held.round != self.round:
             return None
         rider, token = self._last.rider, self._last.token
         return Commit(
@@ -284,12 +262,9 @@ class AskingSession:
 
     def cancel(self) -> list[Cancel]:
         """End the session, in any state; nothing more is used. Returns what frees the drafter."""
-        cancels = [Cancel(self.session, generation) for generation in self._alive]
-        self._withdraw()
         self.state = advance(self.state, Input.CANCEL)
-        self._alive.clear()
-        self._held = None
-        return cancels
+        self._withdraw()
+        return [Cancel(self.session, generation) for generation in self._held.end()]
 
     def reset(self) -> list[Reset]:
         """End the generation in any live state; the committed prefix stays, the drafter's goes.
@@ -299,22 +274,17 @@ class AskingSession:
         following = self.generation + 1
         self.state = advance(self.state, Input.RESET)
         self._withdraw()
-        resets = [Reset(self.session, generation, following) for generation in self._alive]
+        resets = [
+            Reset(self.session, generation, following) for generation in self._held.generations
+        ]
         if resets:
-            self._alive.append(following)
-        self._held, self._last = None, None
+            self._held.opening(following)
+        self._held.lose()
+        self._last = None
         self.generation, self.round = following, 0
         return resets
 
     # inside
-
-    def _base(self) -> int:
-        """Return the first position that the drafter may lack (P9)."""
-        if self._held is None:
-            return 0
-        if self._last is not None and self._last.rider.round == self._held_round:
-            return self._held + self._last.rider.accepted
-        return self._held
 
     def _is_stale(self, message: Reply | Complete | ErrorMessage) -> bool:
         """Count and drop what is of another round than the one in flight, and was asked once."""
@@ -332,71 +302,54 @@ class AskingSession:
 
     def _take_reply(self, reply: Reply, received: Received) -> None:
         flight = self._require_flight()
-        validation.check_identity(flight.step, reply)
+        flight.check_identity(reply)
         if self.state is State.REPLIED:
-            if (received.payload_bytes, received.checksum) != (
-                flight.payload_bytes,
-                flight.checksum,
-            ):
-                raise ProtocolError(
-                    ProtocolErrorCode.DUPLICATE_ROUND, "two different replies to one round"
-                )
+            flight.check_same(received)
             self.state = advance(self.state, Input.STALE)
             self.drops[DropReason.DUPLICATE] += 1
             return
-        vocab_size = self._require_agreed().vocab_size
-        validation.check_shape(flight.step, reply, received.payload_bytes, vocab_size)
-        flight.rows = decode_reply_rows(reply, vocab_size)
-        flight.tokens = tuple(row.token for row in reply.rows)
-        flight.payload_bytes, flight.checksum = received.payload_bytes, received.checksum
+        flight.hold(reply, received)
         self.state = advance(self.state, Input.REPLY)
 
     def _take_complete(self, complete: Complete, now: float) -> Proposal | Dropped:
         flight = self._require_flight()
-        validation.check_identity(flight.step, complete)
+        flight.check_identity(complete)
         if complete.status is not Status.OK:
             return self._take_decline(complete.status)
         if self.state is not State.REPLIED:
             raise ProtocolError(
                 ProtocolErrorCode.BAD_FIELD, "COMPLETE says OK and no REPLY came", field="status"
             )
-        validation.check_complete(flight.step, complete, flight.payload_bytes, flight.checksum)
-        if self._audit and flight.step.policy.layout is not Layout.IDS_ONLY:
-            self._audit_flight(flight)
+        flight.check_whole(complete)
+        self._audit_draws(flight)
         self.state = advance(self.state, Input.COMPLETE)
-        proposal = Proposal(
-            flight.tokens, flight.rows, self.generation, self.round, flight.step.first_position
-        )
-        self._held, self._held_round = len(self._prefix), self.round
-        self._alive = [self.generation]
+        self._held.shown(self.generation, self.round, len(self._prefix))
         self.round_trip = now - flight.asked_at
-        self._flight, self._proposal = None, proposal
-        return proposal
+        self._flight, self._proposal = None, flight.proposal()
+        return self._proposal
 
-    def _audit_flight(self, flight: _InFlight) -> None:
-        began = self._clock() if self._clock is not None else 0.0
-        validation.audit_rows(flight.step, flight.tokens, flight.rows)
-        if self._clock is not None:
-            self.audit_seconds += self._clock() - began
-        self.audited += len(flight.tokens)
+    def _audit_draws(self, flight: Flight) -> None:
+        if not self._audit:
+            return
+        began = 0.0 if self._clock is None else self._clock()
+        try:
+            self.audited += flight.audit()
+        finally:
+            self.audit_seconds += 0.0 if self._clock is None else self._clock() - began
 
     def _take_decline(self, status: Status) -> Dropped:
-        following = advance(self.state, Input.DECLINE)
-        dropped = self._lost(DECLINED[status], status.name.lower())
-        self.state = following
+        self.state = advance(self.state, Input.DECLINE)
         self.context_limit |= status is Status.CONTEXT_LIMIT
-        return dropped
+        return self._lost(DECLINED[status])
 
     def _take_error(self, message: ErrorMessage) -> Dropped:
         if message.session != self.session:
             raise ProtocolError(ProtocolErrorCode.WRONG_SESSION, "an ERROR of another session")
-        following = advance(self.state, Input.REFUSE)
+        self.state = advance(self.state, Input.REFUSE)
+        self._held.lose()  # whatever it holds, the next STEP sends everything again
         lost = message.code in LOST_CODES
         detail = f"{message.code.name.lower()} {message.field}".rstrip()
-        dropped = self._lost(DropReason.LOST_STATE if lost else DropReason.REFUSED, detail)
-        self.state = following
-        self._held = None  # whatever it holds, the next STEP sends everything again
-        return dropped
+        return self._lost(DropReason.LOST_STATE if lost else DropReason.REFUSED, detail)
 
     def _drop(self, reason: DropReason, detail: str) -> Dropped | None:
         """Book a violation; it costs the round its proposal if one is in flight."""
@@ -406,8 +359,11 @@ class AskingSession:
         self.state = advance(self.state, Input.GIVE_UP)
         return self._lost(reason, detail)
 
-    def _lost(self, reason: DropReason, detail: str) -> Dropped:
-        drafted = self._drafted()
+    def _lost(self, reason: DropReason, detail: str = "") -> Dropped:
+        proposal = self._proposal
+        drafted = 0 if proposal is None else len(proposal.tokens)
+        if self._flight is not None:
+            drafted = self._flight.step.policy.depth
         self._forget()
         self.drops[reason] += 1
         return Dropped(reason, self.generation, self.round, drafted, detail)
@@ -417,28 +373,20 @@ class AskingSession:
             self.drops[DropReason.WITHDRAWN] += 1
         self._forget()
 
-    def _drafted(self) -> int:
-        if self._flight is not None:
-            return self._flight.step.policy.depth
-        return 0 if self._proposal is None else len(self._proposal.tokens)
-
     def _forget(self) -> None:
         self._flight, self._proposal = None, None
 
-    def _require_flight(self) -> _InFlight:
+    def _require_flight(self) -> Flight:
         if self._flight is None:
             raise ProtocolError(
                 ProtocolErrorCode.WRONG_ROUND, "a reply to a round that was never asked"
             )
         return self._flight
 
-    def _require_agreed(self) -> Agreed:
-        if self._agreed is None:
+    def _check_policy(self, policy: ProposalPolicy) -> Agreed:
+        agreed = self._agreed
+        if agreed is None:
             raise ConfigurationError("there is no connection to ask on")
-        return self._agreed
-
-    def _check_policy(self, policy: ProposalPolicy) -> None:
-        agreed = self._require_agreed()
         require_policy(agreed, policy)
         if policy.depth < 1:
             raise ConfigurationError("the depth must be 1 or more; for none, skip the round")
@@ -447,6 +395,7 @@ class AskingSession:
                 f"{len(self._prefix)} tokens and {policy.depth} drafts do not fit into the"
                 f" drafter's context of {agreed.max_context}"
             )
+        return agreed
 
     def _check_commit(self, accepted: int, outcome: Outcome, token: int | None) -> None:
         depth = 0 if self._proposal is None else len(self._proposal.tokens)

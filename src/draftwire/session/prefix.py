@@ -6,6 +6,8 @@ import hashlib
 import sys
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 DIGEST_BYTES: Final = 16
@@ -52,6 +54,28 @@ class Prefix:
         if self._tokens[:most] == other._tokens[:most]:
             return most
         return next(i for i in range(most) if self._tokens[i] != other._tokens[i])
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """Tokens whose state the model surely holds: ``prefix[:length]``, then ``drafts``.
+
+    The prefix may be that of a generation which is over.
+    """
+
+    prefix: Prefix
+    length: int
+    drafts: tuple[int, ...] = ()
+
+    def common(self, prefix: Prefix) -> int:
+        """Return how many of them still stand at the start of ``prefix``."""
+        same = self.prefix is prefix  # within a generation a prefix only grows
+        length = self.length if same else min(prefix.common(self.prefix), self.length)
+        if length < self.length:
+            return length
+        following = prefix.tokens(length, length + len(self.drafts))
+        pairs = zip(following, self.drafts, strict=False)
+        return length + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _little_endian(tokens: Sequence[int]) -> bytes:

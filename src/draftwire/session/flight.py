@@ -1,0 +1,112 @@
+"""The round that a verifier has in flight: its STEP, and the reply as far as it has come (P13)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from draftwire.errors import ProtocolError, ProtocolErrorCode
+from draftwire.exact.words import Address, Domain, ProposalWords
+from draftwire.kernels import cpu
+from draftwire.kernels.payload import decode_reply_rows
+from draftwire.kernels.rows import QRow
+from draftwire.session.proposal import Proposal, Received
+from draftwire.wire.agreement import reply_bytes
+from draftwire.wire.messages import Complete, Reply, Step
+from draftwire.wire.registry import Layout
+
+_CODE: Final = ProtocolErrorCode
+
+_IDENTITY: Final = (
+    ("session", _CODE.WRONG_SESSION),
+    ("slot", _CODE.WRONG_SLOT),
+    ("generation", _CODE.WRONG_GENERATION),
+    ("round", _CODE.WRONG_ROUND),
+    ("first_position", _CODE.WRONG_POSITION),
+    ("prefix_digest", _CODE.WRONG_DIGEST),
+    ("context_version", _CODE.BAD_FIELD),
+)
+"""Fields that REPLY and COMPLETE repeat from STEP, with the code of a difference."""
+
+
+@dataclass(slots=True)
+class Flight:
+    """One asked round. Methods raise ProtocolError at the first violation; nothing is repaired.
+
+    asked_at, deadline: seconds of the caller's clock. vocab_size: V as agreed.
+    """
+
+    step: Step
+    vocab_size: int
+    asked_at: float
+    deadline: float
+    tokens: tuple[int, ...] = ()
+    rows: tuple[QRow, ...] = field(default=(), repr=False)
+    payload_bytes: int = 0
+    checksum: int = 0
+
+    def check_identity(self, message: Reply | Complete) -> None:
+        """Refuse a message whose identity is not the STEP's, field by field."""
+        for name, code in _IDENTITY:
+            if getattr(message, name) != getattr(self.step, name):
+                _refuse(code, name, f"{name} is not the one that was asked")
+
+    def check_same(self, received: Received) -> None:
+        """Refuse a second REPLY that is not the first one once more."""
+        if (received.payload_bytes, received.checksum) != (self.payload_bytes, self.checksum):
+            _refuse(_CODE.DUPLICATE_ROUND, "round", "two different replies to one round")
+
+    def hold(self, reply: Reply, received: Received) -> None:
+        """Take the q's of a REPLY into memory of their own (P12, P14); not yet a proposal."""
+        self._check_shape(reply, received.payload_bytes)
+        self.rows = decode_reply_rows(reply, self.vocab_size)
+        self.tokens = tuple(row.token for row in reply.rows)
+        self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
+
+    def check_whole(self, complete: Complete) -> None:
+        """Refuse a COMPLETE that speaks of another reply than the one that came."""
+        if complete.reply_bytes != self.payload_bytes:
+            _refuse(_CODE.WRONG_SIZE, "reply_bytes", "COMPLETE names another size")
+        if complete.reply_checksum != self.checksum:
+            _refuse(_CODE.BAD_PAYLOAD_CHECKSUM, "reply_checksum", "the reply fails its checksum")
+
+    def audit(self) -> int:
+        """Recompute every draw from the received counts and the key (A22); return how many.
+
+        Zero in v1, which carries neither q nor key.
+        """
+        if self.step.policy.layout is Layout.IDS_ONLY:
+            return 0
+        words = ProposalWords(self.step.proposal_key)
+        for position, (token, row) in enumerate(
+            zip(self.tokens, self.rows, strict=True), self.step.first_position
+        ):
+            address = Address(self.step.generation, self.step.round, position, Domain.PROPOSAL)
+            if not cpu.audit(row, token, next(words.words(address))):
+                _refuse(_CODE.AUDIT_FAILED, "token", f"{position} was not drawn from the q sent")
+        return len(self.tokens)
+
+    def proposal(self) -> Proposal:
+        """Return the proposal; call it when everything above holds."""
+        step = self.step
+        return Proposal(self.tokens, self.rows, step.generation, step.round, step.first_position)
+
+    def _check_shape(self, reply: Reply, payload_bytes: int) -> None:
+        policy = self.step.policy
+        if reply.layout != policy.layout:
+            _refuse(_CODE.BAD_FIELD, "layout", f"layout {reply.layout.name} was not asked")
+        shard = (reply.shard_index, reply.shard_count, reply.shard_begin, reply.shard_end)
+        if shard != (0, 1, 0, self.vocab_size):
+            _refuse(_CODE.WRONG_SHARD, "shard_index", "it does not hold the whole vocabulary")
+        if len(reply.rows) != policy.depth:
+            _refuse(_CODE.BAD_FIELD, "depth", f"{len(reply.rows)} positions, not {policy.depth}")
+        width = self.vocab_size if policy.layout is Layout.DENSE else policy.support
+        if reply.support != width:
+            _refuse(_CODE.WRONG_SIZE, "support", f"{reply.support} entries a row, not {width}")
+        expected = reply_bytes(policy.layout, self.vocab_size, policy.depth, policy.support)
+        if payload_bytes != expected:
+            _refuse(_CODE.WRONG_SIZE, "reply_bytes", f"{payload_bytes} bytes, not {expected}")
+
+
+def _refuse(code: ProtocolErrorCode, field_name: str, message: str) -> NoReturn:
+    raise ProtocolError(code, message, field=field_name)
