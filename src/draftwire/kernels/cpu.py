@@ -21,6 +21,7 @@ from draftwire.exact.verify import Verdict
 from draftwire.exact.words import WORD_BITS, Address, Domain, KeyedWords, RequestKey, WordSource
 from draftwire.kernels import cpu_quantise, cpu_select, cpu_verify
 from draftwire.kernels.rows import QRow
+from draftwire.kernels.scratch import Scratch
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import MAX_VOCABULARY, TICKETS, WEIGHT_BITS, Layout
 
@@ -31,38 +32,54 @@ __all__ = ["audit", "draw", "prepare", "quantise", "target", "verify", "weights_
 
 _INFINITY_PATTERN: Final = 0x7FF << 52  # of binary64
 _SPAN: Final = 1 << 2 * WORD_BITS  # values of the first two words
+_scratch: Final = Scratch()
 
 
-def quantise(logits: NDArray[np.float32], policy: ProposalPolicy) -> QRow:
+def quantise(
+    logits: NDArray[np.float32], policy: ProposalPolicy, out: NDArray[np.int32] | None = None
+) -> QRow:
     """q of a row of logits under the policy, as counts (A1-A10).
 
     logits: binary32 in machine order, contiguous, (V,), 1 <= V <= 2^24; left as they are. Returns a
-    dense row for Layout.DENSE and the support alone for the others.
+    dense row for Layout.DENSE, its counts in ``out`` (V,) if given, and the support alone for the
+    others.
     Errors: ArithmeticRefusalError NON_FINITE, ZERO_MASS, OUT_OF_RANGE (array, policy).
     """
     _check_policy(policy)
     _check_array("logits", logits, np.dtype(np.float32))
     bits = logits.view(np.int32)
+    if out is not None:
+        _check_array("out", out, np.dtype(np.int32), logits.size)
     maxima = np.empty(-(-logits.size // cpu_quantise.BLOCK), np.int32)
     largest = _largest(bits, maxima)
     if policy.temperature == 0:
-        ids, counts = np.array([np.argmax(logits)]), np.array([TICKETS], np.int32)
-        return _row(policy.layout, logits.size, ids, counts)
+        greedy = np.array([np.argmax(logits)])
+        return _row(policy, logits.size, greedy, np.array([TICKETS], np.int32), out)
     kept = _preselect(bits, maxima, policy)
     scored = logits if kept is None else logits[kept]
-    weights = np.empty(scored.size, np.int64)
+    weights = _scratch.take("weights", scored.size)
     mass = cpu_quantise.weigh(scored, largest, 1.0 / policy.temperature, weights)
     if policy.top_p < TICKETS:
-        mass = _keep_nucleus(weights, mass, policy.top_p)
+        needed = -(-policy.top_p * mass // TICKETS)  # Python integers: no overflow
+        end = cpu_select.heaviest_until(
+            weights, needed, WEIGHT_BITS + 1, _scratch.take("left", weights.size)
+        )
+        mass = cpu_quantise.cut(weights, *end)
     if policy.min_p:
-        weights[weights << 24 < policy.min_p << WEIGHT_BITS] = 0
-        mass = int(weights.sum())
-    if policy.support and np.count_nonzero(weights) > policy.support:
-        places = _keep_largest(scored.view(np.int32), np.flatnonzero(weights), policy.support)
-        kept = places if kept is None else kept[places]
-        weights = weights[places]
-        mass = int(weights.sum())
-    return _row(policy.layout, logits.size, kept, _allocate(weights, mass))
+        least = policy.min_p << WEIGHT_BITS - 24  # w * 2^24 >= P * 2^38
+        mass = cpu_quantise.cut(weights, least, weights.size)
+    if policy.support:
+        ids = _scratch.take("ids", weights.size)
+        ids = ids[: cpu_quantise.positive(weights, ids)]
+        if ids.size > policy.support:
+            places = _keep_largest(scored.view(np.int32), ids, policy.support)
+            kept = places if kept is None else kept[places]
+            weights = weights[places]
+            mass = int(weights.sum())
+    whole = policy.layout is Layout.DENSE and kept is None
+    counts = out if whole and out is not None else np.empty(weights.size, np.int32)
+    _allocate(weights, mass, counts)
+    return _row(policy, logits.size, kept, counts, out)
 
 
 def draw(row: QRow, word: int) -> int:
@@ -184,8 +201,11 @@ def _check_policy(policy: ProposalPolicy) -> None:
         )
 
 
-def _check_array(name: str, array: NDArray[np.generic], dtype: np.dtype[np.generic]) -> None:
+def _check_array(
+    name: str, array: NDArray[np.generic], dtype: np.dtype[np.generic], size: int | None = None
+) -> None:
     fits = array.dtype == dtype and array.ndim == 1 and array.flags.c_contiguous
+    fits = fits and size in (None, array.size)
     if not fits or not 1 <= array.size <= MAX_VOCABULARY:
         raise ArithmeticRefusalError(
             RefusalCode.OUT_OF_RANGE,
@@ -220,51 +240,51 @@ def _preselect(
     floor = cpu_quantise.KEY_MINUS_INFINITY
     if count <= maxima.size // 2:
         # At least ``count`` logits reach the count-th largest maximum of a block.
-        keys = np.maximum(maxima.astype(np.int64) + cpu_quantise.KEY_OFFSET, 0)
-        floor = cpu_select.kth_largest(keys, count, 32)[0] - cpu_quantise.KEY_OFFSET
-        floor = min(floor, -1) if floor == 0 else floor  # -0.0, key -1, equals +0.0, key 0
-    return _keep_largest(bits, cpu_quantise.candidates(bits, maxima, floor), count)
+        keys = maxima.astype(np.int64) + cpu_quantise.KEY_OFFSET
+        floor = cpu_select.kth_largest(keys, count, 32, keys.copy())[0] - cpu_quantise.KEY_OFFSET
+        floor = -1 if floor == 0 else floor  # -0.0, key -1, is no less than +0.0, key 0
+    ids = _scratch.take("ids", bits.size)
+    ids = ids[: cpu_quantise.candidates(bits, maxima, floor, ids)]
+    return _keep_largest(bits, ids, count)
 
 
 def _keep_largest(bits: NDArray[np.int32], ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """Of ascending ``ids`` the ``count`` with the largest logit, ties to the lowest; ascending."""
-    keys = cpu_quantise.order_keys(bits, ids)
-    threshold, ties, _ = cpu_select.kth_largest(keys, count, 32)
+    keys = _scratch.take("keys", ids.size)
+    cpu_quantise.order_keys(bits, ids, keys)
+    threshold, ties, _ = cpu_select.kth_largest(keys, count, 32, _scratch.take("left", ids.size))
     chosen: NDArray[np.int64] = ids[cpu_select.first_of_threshold(keys, threshold, ties, count)]
     return chosen
 
 
-def _keep_nucleus(weights: NDArray[np.int64], mass: int, top_p: int) -> int:
-    """Set to zero the weights outside the nucleus (A6); returns the mass that is left."""
-    needed = -(-top_p * mass // TICKETS)  # Python integers: no overflow
-    threshold, ties = cpu_select.heaviest_until(weights, needed, WEIGHT_BITS + 1)
-    weights[weights < threshold] = 0
-    weights[np.flatnonzero(weights == threshold)[ties:]] = 0
-    return int(weights.sum())
-
-
-def _allocate(weights: NDArray[np.int64], mass: int) -> NDArray[np.int32]:
-    counts = np.empty(weights.size, np.int32)
-    remainders = np.empty(weights.size, np.int64)
+def _allocate(weights: NDArray[np.int64], mass: int, counts: NDArray[np.int32]) -> None:
+    """A9 into ``counts``; the weights are used up."""
+    remainders = _scratch.take("remainders", weights.size)
     left, positive = cpu_quantise.share(weights, mass, counts, remainders)
     given = 0
     if 0 < left < positive:
-        threshold, ties, equal = cpu_select.kth_largest(remainders, left, mass.bit_length())
+        width = mass.bit_length()
+        threshold, ties, equal = cpu_select.kth_largest(remainders, left, width, weights)
         given = cpu_quantise.hand_out(counts, remainders, threshold, ties, equal)
     if given != left:
         raise ArithmeticRefusalError(
             RefusalCode.INCONSISTENT_ALLOCATION, f"{left} tickets left over, {given} handed out"
         )
-    return counts
 
 
 def _row(
-    layout: Layout, size: int, ids: NDArray[np.int64] | None, counts: NDArray[np.int32]
+    policy: ProposalPolicy,
+    size: int,
+    ids: NDArray[np.int64] | None,
+    counts: NDArray[np.int32],
+    out: NDArray[np.int32] | None,
 ) -> QRow:
-    if layout is Layout.DENSE:
+    """The row of a layout from counts at ``ids`` (None: at all ids)."""
+    if policy.layout is Layout.DENSE:
         if ids is None:
             return QRow(size, None, counts)
-        dense = np.zeros(size, np.int32)
+        dense = np.empty(size, np.int32) if out is None else out
+        dense[:] = 0
         dense[ids] = counts
         return QRow(size, None, dense)
     used = np.flatnonzero(counts)
@@ -334,7 +354,7 @@ def _correction(
 ) -> int:
     """A19, in binary64 where the bound allows."""
     if _in_range(total):
-        residual = np.empty(row.size)
+        residual = _scratch.take("residual", row.size, np.float64)
         scale = TICKETS / total
         if q.ids is None:
             cpu_verify.residual_dense(row, scale, q.counts, residual)

@@ -156,9 +156,13 @@ def hand_out(
 
 
 @compiled
-def candidates(bits: NDArray[np.int32], maxima: NDArray[np.int32], floor: int) -> NDArray[np.int64]:
-    """Ids, ascending, of the logits whose key is at least ``floor``; lower blocks are skipped."""
-    ids = np.empty(bits.size, np.int64)
+def candidates(
+    bits: NDArray[np.int32], maxima: NDArray[np.int32], floor: int, ids: NDArray[np.int64]
+) -> int:
+    """Ids, ascending, of logits whose key is at least ``floor``, into ``ids`` (V,); how many.
+
+    Blocks whose maximum is lower are passed over.
+    """
     fill = 0
     for block in range(maxima.size):
         if maxima[block] < floor:
@@ -167,18 +171,42 @@ def candidates(bits: NDArray[np.int32], maxima: NDArray[np.int32], floor: int) -
             key = bits[i] ^ ((bits[i] >> 31) & np.int32(_SIGNLESS))
             ids[fill] = i
             fill += key >= floor
-    return ids[:fill].copy()
+    return fill
 
 
 @compiled
-def order_keys(bits: NDArray[np.int32], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+def positive(weights: NDArray[np.int64], ids: NDArray[np.int64]) -> int:
+    """Indices, ascending, of the weights above zero, into ``ids`` (n,); how many."""
+    fill = 0
+    for i in range(weights.size):
+        ids[fill] = i
+        fill += weights[i] > 0
+    return fill
+
+
+@compiled
+def order_keys(bits: NDArray[np.int32], ids: NDArray[np.int64], keys: NDArray[np.int64]) -> None:
     """Keys of the logits at ``ids``, in 0..2^32-1, ordered as the numbers, -0.0 equal to +0.0."""
-    keys = np.empty(ids.size, np.int64)
     for i in range(ids.size):
         pattern = bits[ids[i]]
         key = np.int64(pattern ^ ((pattern >> 31) & np.int32(_SIGNLESS)))
         keys[i] = (0 if key == -1 else key) + KEY_OFFSET
-    return keys
+
+
+@compiled
+def cut(weights: NDArray[np.int64], threshold: int, ties: int) -> int:
+    """Zero the weights under ``threshold``, and those at it but the first ``ties``; mass left."""
+    total = np.int64(0)
+    for i in range(weights.size):
+        weight = weights[i]
+        if weight == threshold:
+            kept = ties > 0
+            ties -= 1
+        else:
+            kept = weight > threshold
+        weights[i] = weight if kept else np.int64(0)
+        total += weights[i]
+    return int(total)
 
 
 @compiled

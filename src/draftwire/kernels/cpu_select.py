@@ -16,11 +16,14 @@ _BUCKETS = 1 << _DIGIT
 
 
 @compiled
-def kth_largest(keys: NDArray[np.int64], wanted: int, width: int) -> tuple[int, int, int]:
+def kth_largest(
+    keys: NDArray[np.int64], wanted: int, width: int, left: NDArray[np.int64]
+) -> tuple[int, int, int]:
     """The ``wanted``-th largest key, by histograms of 11 bits a round from the top.
 
-    keys: int64 (n,), each in [0, 2^width), width <= 63; wanted in 1..n. Returns (threshold, ties,
-    equal): every key above the threshold is wanted, and ``ties`` of the ``equal`` keys that are it.
+    keys: int64 (n,), each in [0, 2^width), width <= 63; wanted in 1..n; left: int64 (n,), scratch.
+    Returns (threshold, ties, equal): every key above the threshold is wanted, and ``ties`` of the
+    ``equal`` keys that are it.
     """
     shift = max(width - _DIGIT, 0)
     histogram = np.zeros(_BUCKETS, np.int64)
@@ -29,7 +32,6 @@ def kth_largest(keys: NDArray[np.int64], wanted: int, width: int) -> tuple[int, 
     prefix, ties, equal = _bucket(histogram, wanted)
     if shift == 0:
         return prefix, ties, equal
-    left = np.empty(equal, np.int64)
     fill = 0
     for i in range(keys.size):
         if keys[i] >> shift == prefix:
@@ -64,33 +66,46 @@ def _bucket(histogram: NDArray[np.int64], wanted: int) -> tuple[int, int, int]:
 
 
 @compiled
-def heaviest_until(weights: NDArray[np.int64], needed: int, width: int) -> tuple[int, int]:
+def heaviest_until(
+    weights: NDArray[np.int64], needed: int, width: int, left: NDArray[np.int64]
+) -> tuple[int, int]:
     """Where the shortest heaviest prefix with a mass of at least ``needed`` ends (A6).
 
-    weights: int64 (n,), each in [0, 2^width); needed in 1..sum(weights) < 2^63. Returns (threshold,
-    ties): every weight above the threshold is in the prefix, and the first ``ties`` that equal it.
+    weights: int64 (n,), each in [0, 2^width); needed in 1..sum(weights) < 2^63; left: int64 (n,),
+    scratch. Returns (threshold, ties): every weight above the threshold is in the prefix, and so
+    are the first ``ties`` that equal it.
     """
     shift = max(width - _DIGIT, 0)
-    top = _BUCKETS << shift
-    prefix = 0
-    mass = np.empty(_BUCKETS, np.int64)
-    # The prefix of the digits found so far grows by one digit a round; ``above`` it, all is taken.
-    span = top
-    while True:
+    mass = np.zeros(_BUCKETS, np.int64)
+    for i in range(weights.size):
+        mass[weights[i] >> shift] += weights[i]
+    prefix, needed = _mass_bucket(mass, needed)
+    fill = 0
+    for i in range(weights.size):
+        if weights[i] >> shift == prefix:
+            left[fill] = weights[i]
+            fill += 1
+    while shift > 0:
+        lower = max(shift - _DIGIT, 0)
+        mask = (1 << (shift - lower)) - 1
         mass[:] = 0
-        for i in range(weights.size):
-            offset = weights[i] - prefix
-            if 0 <= offset < span:
-                mass[offset >> shift] += weights[i]
-        at = _BUCKETS - 1
-        while mass[at] < needed:
-            needed -= mass[at]
-            at -= 1
-        prefix += at << shift
-        if shift == 0:
-            return prefix, (needed + prefix - 1) // prefix
-        span = 1 << shift
-        shift = max(shift - _DIGIT, 0)
+        for i in range(fill):
+            if left[i] >> shift == prefix:
+                mass[(left[i] >> lower) & mask] += left[i]
+        digit, needed = _mass_bucket(mass, needed)
+        prefix = prefix << (shift - lower) | digit
+        shift = lower
+    return prefix, (needed + prefix - 1) // prefix
+
+
+@compiled
+def _mass_bucket(mass: NDArray[np.int64], needed: int) -> tuple[int, int]:
+    """The bucket, from the top, in which the mass reaches ``needed``; how much of it is needed."""
+    at = mass.size - 1
+    while mass[at] < needed:
+        needed -= mass[at]
+        at -= 1
+    return at, needed
 
 
 @compiled

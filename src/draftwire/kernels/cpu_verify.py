@@ -6,9 +6,9 @@ differences p - q. With A the true sum of a row of weights and A' the computed o
 - Summation. The sum of a block of 512 is made of 8 lanes of up to 71 terms and 3 additions to join
   them; blocks are added one after another; a prefix that ends inside a block adds up to 512 more
   terms. No term passes through more than ``h = ceil(V / 512) + 600`` additions, so every computed
-  sum or prefix of non-negative terms is within ``g = 1.01 h u`` of the true one, relatively (Higham,
-  "Accuracy and Stability of Numerical Algorithms", 4.2; h u < 0.01 for all V up to 2^24). Additions
-  have no underflow error.
+  sum or prefix of non-negative terms is within ``g = 1.01 h u`` of the true one, relatively
+  (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2; h u < 0.01 for all V up to 2^24).
+  Additions have no underflow error.
 - Acceptance. The threshold ``t = a_x M 2^48 / (c_x A)`` is computed with one product and one
   quotient beside A': ``|t' - t| <= (g + 2.1 u) t``.
 - Residual. In tickets, ``r_v = max(a_v s - c_v, 0)`` with s = M / A. s' carries g and one rounding,
@@ -20,8 +20,8 @@ differences p - q. With A the true sum of a row of weights and A' the computed o
 :func:`bound_of` returns ``4 (h + 4) u``: nearly twice the largest of these, and the excess, above
 1.9 * 600 u, covers the few roundings (under 10 u) made while comparing with it. With A outside
 2^-900..2^900 nothing is decided here, so that no product or quotient of A overflows or loses bits;
-a product ``a_v s`` that underflows is wrong by at most 2^-1075, V times which is nothing beside u M.
-All this asks for the default rounding mode of IEEE 754; a contracted multiply-add would only help.
+a product ``a_v s`` that underflows is wrong by at most 2^-1075, V times which is nothing beside
+u M. All this asks for the default rounding mode of IEEE 754.
 
 A decision that falls inside its bound is *undecided* and is taken by :mod:`draftwire.exact` from
 the same words and the exact rational value of the weights.
