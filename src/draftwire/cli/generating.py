@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack
+from typing import Any
 
 import click
 
+from draftwire.cli.drafters import remote_drafter
 from draftwire.cli.generate import GenerateOptions
 from draftwire.cli.models import Target
+from draftwire.cli.notes import Notes
 from draftwire.cli.progress import Counting
 from draftwire.cli.screen import TextStream, wants_colour
 from draftwire.cli.summary import line, report_lines
 from draftwire.errors import ConfigurationError
 from draftwire.verifier.generate import Generation, generate
-from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import cut
 from draftwire.wire.messages import ProposalPolicy
@@ -66,7 +68,16 @@ def generate_and_print(options: GenerateOptions) -> None:
     with ExitStack() as stack:
         drafter = None
         if options.drafter is not None:
-            drafter = stack.enter_context(remote_drafter(options, target))
+            drafter = stack.enter_context(
+                remote_drafter(
+                    options.drafter,
+                    target,
+                    policy,
+                    version=options.wire,
+                    deadline=options.deadline_ms / 1e3,
+                    audit=options.audit,
+                )
+            )
         running = stack.enter_context(
             generate(
                 target.engine,
@@ -84,19 +95,7 @@ def generate_and_print(options: GenerateOptions) -> None:
             _print_json(running, text, options)
 
 
-def remote_drafter(options: GenerateOptions, target: Target) -> RemoteDrafter:
-    """Return the client of the drafter that was named; nothing is sent yet."""
-    assert options.drafter is not None
-    return RemoteDrafter(
-        options.drafter,
-        target.engine,
-        version=options.wire,
-        deadline=options.deadline_ms / 1e3,
-        audit=options.audit,
-    )
-
-
-def _stream(running: Generation, target: Target, options: GenerateOptions) -> None:
+def _stream(running: Generation[Any], target: Target, options: GenerateOptions) -> None:
     notes = Notes()
 
     def write(piece: str) -> None:
@@ -117,7 +116,7 @@ def _stream(running: Generation, target: Target, options: GenerateOptions) -> No
     click.echo(line("tokens/s", rate), err=True)
 
 
-def _whole(running: Generation, target: Target, options: GenerateOptions) -> str:
+def _whole(running: Generation[Any], target: Target, options: GenerateOptions) -> str:
     with Counting("tokens", options.max_tokens) as counting:
         for _ in running:
             counting.advance()
@@ -125,7 +124,7 @@ def _whole(running: Generation, target: Target, options: GenerateOptions) -> str
     return cut(target.decode(running.tokens), options.stop)
 
 
-def _print_json(running: Generation, text: str, options: GenerateOptions) -> None:
+def _print_json(running: Generation[Any], text: str, options: GenerateOptions) -> None:
     asked = options.drafter
     report = running.report
     out = {
@@ -136,16 +135,3 @@ def _print_json(running: Generation, text: str, options: GenerateOptions) -> Non
         "report": report.as_dict(),
     }
     click.echo(json.dumps(out, ensure_ascii=False))
-
-
-class Notes:
-    """Says each note of a run once, on standard error."""
-
-    def __init__(self) -> None:
-        self._said = 0
-
-    def tell(self, notes: list[str]) -> None:
-        """Say those that are new."""
-        for note in notes[self._said :]:
-            click.echo(f"draftwire: {note}", err=True)
-        self._said = len(notes)

@@ -17,7 +17,7 @@ from draftwire.transport.tcp import Address
 
 
 def serve_until_told(options: ServeOptions) -> None:
-    """Load the model, listen, print the address, serve until SIGINT, SIGTERM or the end of stdin."""
+    """Load the model, listen, print the address, serve until a signal or the end of stdin."""
     if options.until_stdin_closes:
         threading.Thread(target=_follow_stdin, daemon=True).start()
     with working("loading the drafter"):

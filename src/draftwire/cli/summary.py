@@ -18,6 +18,7 @@ def line(name: str, text: str) -> str:
 
 def report_lines(report: Report) -> list[str]:
     """Return what one generation did, a line each; drafting is left out where there was none."""
+    lost = sum(report.discarded.values())
     lines = [
         line(
             "tokens per target pass",
@@ -32,17 +33,17 @@ def report_lines(report: Report) -> list[str]:
                 f"{report.received_bytes_per_position:,.0f} from the drafter,"
                 f" {report.sent_bytes_per_position:,.0f} to it",
             ),
-            line("drafted", drafted(report)),
+            line("drafted", f"{report.drafted} = {report.verified} verified + {lost} discarded"),
+            line(
+                "verified",
+                f"{report.accepted} accepted + {report.rejected} rejected"
+                f" + {report.overtaken} behind a rejection + {report.after_end} behind the end",
+            ),
         ]
     if report.misses:
-        reasons = ", ".join(f"{reason.value} {n}" for reason, n in sorted_counts(report))
+        reasons = ", ".join(f"{reason.value} {n}" for reason, n in report.misses.most_common())
         lines.append(line("rounds without proposal", reasons))
     return lines
-
-
-def sorted_counts(report: Report) -> list[tuple[object, int]]:
-    """Return the misses by reason, the most frequent first."""
-    return list(report.misses.most_common())
 
 
 def acceptance(report: Report) -> str:
@@ -52,17 +53,9 @@ def acceptance(report: Report) -> str:
     return "  ".join(shares)
 
 
-def drafted(report: Report) -> str:
-    """Return where every draft that was paid for went."""
-    discarded = sum(report.discarded.values())
-    return (
-        f"{report.drafted} = {report.verified} verified + {discarded} discarded;"
-        f" verified = {report.accepted} accepted + {report.rejected} rejected"
-        f" + {report.overtaken} behind a rejection + {report.after_end} behind the end"
-    )
-
-
-def rates(remote: Sequence[float], colocated: Sequence[float], target_only: Sequence[float]) -> str:
+def rates(
+    remote: Sequence[float], colocated: Sequence[float], target_only: Sequence[float]
+) -> list[str]:
     """Return tokens/s of the three ways to run the pair, and how remote stands beside each.
 
     Each sequence holds one rate a repeat; repeats with the same index ran one after another, so
@@ -70,10 +63,10 @@ def rates(remote: Sequence[float], colocated: Sequence[float], target_only: Sequ
     """
     from statistics import median
 
-    beside_colocated = median(a / b for a, b in zip(remote, colocated, strict=True))
-    beside_target = median(a / b for a, b in zip(remote, target_only, strict=True))
-    return (
-        f"remote {median(remote):.1f}"
-        f"   colocated {median(colocated):.1f} (remote is {beside_colocated:.2f}x)"
-        f"   target-only {median(target_only):.1f} (remote is {beside_target:.2f}x)"
-    )
+    near = median(a / b for a, b in zip(remote, colocated, strict=True))
+    gain = median(a / b for a, b in zip(remote, target_only, strict=True))
+    return [
+        line("tokens/s", f"{median(remote):.1f} remote"),
+        line("", f"{median(colocated):.1f} colocated in one process, remote is {near:.2f}x"),
+        line("", f"{median(target_only):.1f} target-only, remote is {gain:.2f}x"),
+    ]

@@ -1,0 +1,112 @@
+"""``draftwire demo``: both programs on this machine, what it looks like and what it brings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from draftwire.cli.options import (
+    DEFAULT_DEPTH,
+    DEFAULT_SUPPORT,
+    DEPTH,
+    POSITIVE,
+    LayoutChoice,
+    LayoutType,
+    Number,
+    given,
+    model_folder,
+)
+from draftwire.wire.registry import MIN_TEMPERATURE
+
+PROMPT = '''import os
+
+
+def list_files(folder):
+    """Return the names of the files in a folder."""
+'''
+QUICK_TOKENS, QUICK_REPEATS = 24, 1
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What ``draftwire demo`` was asked to do, checked."""
+
+    target: Path | None
+    drafter: Path | None
+    prompt: str
+    temperature: float
+    seed: int
+    max_tokens: int
+    depth: int
+    layout: LayoutChoice
+    repeats: int
+    threads: int
+    as_json: bool
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  draftwire demo
+  draftwire demo --quick
+  draftwire demo --prompt "class Stack:" --temperature 1.0 --layout dense
+"""
+)
+@model_folder("--target", help="Target folder.  [default: the embedded target]")
+@model_folder("--drafter", help="Drafter folder.  [default: the embedded drafter]")
+@click.option("--prompt", metavar="TEXT", default=PROMPT, help="The prompt.  [default: some code]")
+@click.option(
+    "--temperature",
+    type=Number(MIN_TEMPERATURE, 2.0**14),
+    default=0.6,
+    show_default=True,
+    help="Of target and drafter.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="First seed."
+)
+@click.option("--max-tokens", type=POSITIVE, default=96, show_default=True, help="Longest text.")
+@click.option(
+    "--depth", type=DEPTH, default=DEFAULT_DEPTH, show_default=True, help="K, tokens of a proposal."
+)
+@click.option(
+    "--layout",
+    type=LayoutType(),
+    metavar="dense|sparse:K",
+    default=f"sparse:{DEFAULT_SUPPORT}",
+    show_default=True,
+    help="How q travels.",
+)
+@click.option(
+    "--repeats",
+    type=POSITIVE,
+    default=5,
+    show_default=True,
+    help="Measured turns of the three ways.",
+)
+@click.option(
+    "--threads", type=POSITIVE, default=1, show_default=True, help="CPU threads a process."
+)
+@click.option("--quick", is_flag=True, help="A short text and one measured turn.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the show.")
+@click.pass_context
+def demo(ctx: click.Context, /, **values: Any) -> None:
+    """Show remote drafting on this machine alone.
+
+    Starts a drafter as a process of its own on loopback, generates from a prompt and streams the
+    text, with accepted, corrected and bonus tokens told apart; then measures tokens/s beside the
+    same pair in one process and beside the target alone, turn by turn. Leaves nothing running.
+    """
+    quick = values.pop("quick")
+    if quick:
+        for name, value in (("max_tokens", QUICK_TOKENS), ("repeats", QUICK_REPEATS)):
+            if not given(ctx, name):
+                values[name] = value
+    if not values["prompt"]:
+        raise click.UsageError("--prompt is empty: it needs at least one character")
+    from draftwire.cli.showing import show
+
+    show(DemoOptions(**values))

@@ -1,0 +1,128 @@
+"""Where a command's drafts come from: a drafter at an address, or one in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from draftwire.cli.models import Target
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.errors import (
+    ConfigurationError,
+    PairMismatchError,
+    ProtocolError,
+    ProtocolErrorCode,
+    TransportError,
+)
+from draftwire.transport.tcp import Address
+from draftwire.verifier.local import LocalDrafter
+from draftwire.verifier.remote import RemoteDrafter
+from draftwire.wire.agreement import Agreed
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout, LayoutSet, WireVersion
+
+PAIR_FIELDS = ("vocab_size", "tokenizer_hash", "id_map_hash")
+
+
+def remote_drafter(
+    address: Address,
+    target: Target,
+    policy: ProposalPolicy,
+    *,
+    version: WireVersion = WireVersion.V2,
+    deadline: float,
+    audit: bool = True,
+) -> RemoteDrafter:
+    """Return the client of a drafter, connected if it is there, and told apart from a wrong one.
+
+    deadline: seconds a round. A drafter that is away is said on standard error and tried again by
+    the rounds. Raises PairMismatchError, ConfigurationError (limits that cannot carry the policy)
+    and ProtocolError (another program, another version).
+    """
+    drafter = RemoteDrafter(
+        address,
+        target.engine,
+        version=version,
+        deadline=deadline,
+        audit=audit,
+        max_depth=policy.depth,
+        max_support=max(1, policy.support),
+    )
+    try:
+        require_limits(drafter.connect(), policy)
+    except TransportError as error:
+        click.echo(f"draftwire: {error}; going on with the target alone", err=True)
+    except ProtocolError as error:
+        drafter.close()
+        raise explained(error, address) from error
+    except BaseException:
+        drafter.close()
+        raise
+    return drafter
+
+
+def require_limits(agreed: Agreed, policy: ProposalPolicy) -> None:
+    """Raise ConfigurationError, with what to change on which side, for a policy over the limits."""
+    if LayoutSet(1 << policy.layout) not in agreed.layouts:
+        name = policy.layout.name.lower()
+        raise ConfigurationError(
+            f"the drafter does not offer the {name} layout: choose another --layout, or start it"
+            f" with --layouts {name}"
+        )
+    if policy.depth > agreed.max_depth:
+        raise ConfigurationError(
+            f"--depth {policy.depth} is more than the drafter takes: use --depth"
+            f" {agreed.max_depth}, or start it with --max-depth {policy.depth}"
+        )
+    if policy.layout is Layout.SPARSE and policy.support > agreed.max_support:
+        raise ConfigurationError(
+            f"--layout sparse:{policy.support} is more than the drafter takes: use sparse:"
+            f"{agreed.max_support}, or start it with --max-support {policy.support}"
+        )
+
+
+def explained(error: ProtocolError, address: Address) -> Exception:
+    """Return what a failed greeting means to the user."""
+    if error.field in PAIR_FIELDS:
+        return PairMismatchError(
+            error.field,
+            f"the drafter at {address} is no partner of this target ({error.field} differs): both"
+            " need one tokenizer; choose another --target or --drafter",
+        )
+    if error.code in (ProtocolErrorCode.BAD_MAGIC, ProtocolErrorCode.BAD_HEADER_CHECKSUM):
+        return ProtocolError(
+            error.code, f"what listens at {address} is another program, not a drafter: {error}"
+        )
+    if error.code in (
+        ProtocolErrorCode.BAD_VERSION,
+        ProtocolErrorCode.WRONG_VERSION_FOR_LAYOUT,
+    ):
+        return ProtocolError(
+            error.code,
+            f"the drafter at {address} speaks another wire version ({error}): give both sides the"
+            " same --wire",
+            field=error.field,
+        )
+    return ProtocolError(
+        error.code, f"the drafter at {address} cannot be used: {error}", field=error.field
+    )
+
+
+def local_drafter(folder: Path | None, target: Target, policy: ProposalPolicy) -> LocalDrafter:
+    """Return a drafter in this process, for comparison; ConfigurationError as for any model."""
+    from draftwire.engines.hf import HfDraftEngine, embedded_folder, require_pair
+
+    engine = HfDraftEngine.from_folder(folder or embedded_folder("drafter"))
+    require_pair(target.engine, engine)
+    config = DrafterConfig(
+        layouts=LayoutSet(1 << policy.layout),
+        max_depth=policy.depth,
+        max_support=max(1, policy.support),
+    )
+    return LocalDrafter(
+        DrafterProgram(engine, config),
+        target.engine,
+        max_depth=policy.depth,
+        max_support=max(1, policy.support),
+    )
