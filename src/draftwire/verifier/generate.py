@@ -22,7 +22,7 @@ from draftwire.verifier.drafting import Drafter, DraftRequest, Miss, MissReason,
 from draftwire.verifier.engine import Context, TargetEngine
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
-from draftwire.verifier.stop import Decode, Finish, StopRules
+from draftwire.verifier.stop import Decode, Ends, Finish, StopRules
 from draftwire.verifier.undrafted import Undrafted
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome
@@ -78,22 +78,25 @@ class Generation(Generic[Context], Iterator[Emission]):
         policy: ProposalPolicy | None,
         *,
         decode: Decode | None = None,
+        ends: Ends | None = None,
         on_emission: Callable[[Emission], None] | None = None,
         words: WordSource | None = None,
     ) -> None:
         """See :func:`generate`."""
+        prompt = [int(token) for token in prompt]  # of NumPy or torch as well
         _check_request(target, drafter, prompt, sampling, policy)
         key = sampling.request_key()
         self.report = Report(prompt_tokens=len(prompt))
         self._target = target
         self._policy = policy
-        self._committed = list(prompt)
+        self._committed = prompt.copy()
         self._stop = StopRules(
             end_tokens=target.end_tokens,
             max_tokens=sampling.max_tokens,
             room=target.max_context - len(prompt),
             stop=sampling.stop,
             decode=decode,
+            ends=ends,
         )
         self._words = KeyedWords(key) if words is None else words
         self._on_emission = on_emission
@@ -273,16 +276,18 @@ def generate(
     policy: ProposalPolicy | None = None,
     *,
     decode: Decode | None = None,
+    ends: Ends | None = None,
     on_emission: Callable[[Emission], None] | None = None,
     words: WordSource | None = None,
 ) -> Generation[Context]:
     """Return the text that follows ``prompt``, token by token, with exactly the target's law.
 
-    drafter None (then policy is not used): every round is target-only. policy: depth, layout and
-    the draft's own restrictions. decode: ids to text, needed for stop strings. on_emission: called
-    with every token before it is yielded. words: stands in for the verifier's own words
-    (acceptance, correction, bonus, target-only), so that a law can be enumerated through this very
-    loop; the proposal's words are the drafter's. Raises ConfigurationError at once, and
+    prompt: at least one id, any sequence of integers. drafter None (then policy is not used): every round is target-only. policy: depth, layout and
+    the draft's own restrictions. decode: ids to text, needed for stop strings. ends: a further rule
+    for where the text ends (StopRules). on_emission: called with every token before it is yielded.
+    words: stands in for the verifier's own words (acceptance, correction, bonus, target-only), so
+    that a law can be enumerated through this very loop; the proposal's words are the drafter's.
+    Raises ConfigurationError at once, and
     ArithmeticRefusalError from a round whose p the arithmetic refuses.
     """
     return Generation(
@@ -292,6 +297,7 @@ def generate(
         sampling,
         policy,
         decode=decode,
+        ends=ends,
         on_emission=on_emission,
         words=words,
     )

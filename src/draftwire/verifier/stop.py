@@ -9,6 +9,7 @@ from enum import Enum
 from draftwire.errors import ConfigurationError
 
 Decode = Callable[[Sequence[int]], str]
+Ends = Callable[[Sequence[int]], bool]
 
 TAIL_SLACK = 8  # characters at the head of a tail that may differ from the whole text's
 
@@ -18,6 +19,7 @@ class Finish(Enum):
 
     END_TOKEN = "end_token"
     STOP_STRING = "stop_string"
+    RULE = "rule"  # one of the caller's own
     MAX_TOKENS = "max_tokens"
     CONTEXT = "context"
     ABANDONED = "abandoned"
@@ -28,7 +30,8 @@ class StopRules:
     """Judges the tokens of one text one by one, in order.
 
     end_tokens: ids that end the text. stop: strings that end it; they need ``decode``, ids to text.
-    max_tokens: most tokens of the text. room: tokens that the target's context still takes. Raises
+    max_tokens: most tokens of the text. room: tokens that the target's context still takes. ends: a
+    rule of the caller's own, asked once a token with all tokens of the text so far. Raises
     ConfigurationError when there are stop strings and no ``decode``.
     """
 
@@ -37,6 +40,7 @@ class StopRules:
     room: int
     stop: tuple[str, ...] = ()
     decode: Decode | None = None
+    ends: Ends | None = None
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
 
@@ -57,6 +61,8 @@ class StopRules:
             self.finish = Finish.END_TOKEN
         elif self.stop and self._ends_with_stop_string():
             self.finish = Finish.STOP_STRING
+        elif self.ends is not None and self.ends(self.tokens):
+            self.finish = Finish.RULE
         elif self.left <= 0:
             at_limit = len(self.tokens) >= self.max_tokens
             self.finish = Finish.MAX_TOKENS if at_limit else Finish.CONTEXT
