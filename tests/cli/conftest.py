@@ -1,9 +1,13 @@
-"""Runs the command line inside the test process and hands back code, stdout and stderr."""
+"""The command line inside the test process, a tiny pair of models, and drafters to talk to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +21,16 @@ class Ran:
     err: str
 
 
+@dataclass(frozen=True)
+class Pair:
+    target: Path
+    drafter: Path
+    stranger: Path
+
+
 Cli = Callable[..., Ran]
+Serving = Callable[..., AbstractContextManager[str]]
+VOCAB = 48
 
 
 @pytest.fixture
@@ -28,3 +41,44 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
         return Ran(code, out, err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """Folders of a tiny target and drafter of one tokenizer, and of a drafter of another."""
+    from tests.engines.tiny_models import save, tiny_llama, tiny_tokenizer
+
+    root = tmp_path_factory.mktemp("pair")
+    tokenizer = tiny_tokenizer(VOCAB)
+    return Pair(
+        target=save(root / "target", tiny_llama(VOCAB, seed=1), tokenizer),
+        drafter=save(root / "drafter", tiny_llama(VOCAB, layers=1, seed=2), tokenizer),
+        stranger=save(
+            root / "stranger", tiny_llama(VOCAB, layers=1, seed=3), tiny_tokenizer(VOCAB, rename=5)
+        ),
+    )
+
+
+@pytest.fixture(scope="session")
+def serving(pair: Pair) -> Serving:
+    """Serve a tiny drafter in a thread, with the limits that a test needs; yields its address."""
+
+    @contextmanager
+    def serve(folder: Path | None = None, **limits: Any) -> Iterator[str]:
+        from draftwire.drafter.program import DrafterConfig, DrafterProgram
+        from draftwire.drafter.serve import DrafterServer
+        from draftwire.engines.hf import HfDraftEngine
+        from draftwire.transport.tcp import listen
+
+        engine = HfDraftEngine.from_folder(folder or pair.drafter)
+        program = DrafterProgram(engine, DrafterConfig(**limits))
+        with DrafterServer(program, listen("127.0.0.1", 0)) as server:
+            thread = threading.Thread(target=server.run)
+            thread.start()
+            try:
+                yield str(server.address)
+            finally:
+                server.stop()
+                thread.join(10)
+
+    return serve

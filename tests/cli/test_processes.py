@@ -1,0 +1,183 @@
+"""Real processes: what they print, how they end, and that none is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from draftwire.errors import ExitCode
+from tests.cli.conftest import Pair
+
+DRAFTWIRE = (sys.executable, "-m", "draftwire")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def started(*arguments: str, **options: int) -> Iterator[subprocess.Popen[str]]:
+    """A draftwire process in a group of its own, as a shell starts it; killed if it is left."""
+    process = subprocess.Popen(
+        [*DRAFTWIRE, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        process_group=0,
+        **options,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def children(pid: int) -> list[int]:
+    """Process ids whose parent is ``pid``."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def wait_until_gone(pids: list[int], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while any(map(running, pids)):
+        assert time.monotonic() < deadline, f"still running: {pids}"
+        time.sleep(0.05)
+
+
+def demo_arguments(pair: Pair) -> tuple[str, ...]:
+    models = ("--target", str(pair.target), "--drafter", str(pair.drafter))
+    return ("demo", *models, "--prompt", "w3 w7 w9", "--layout", "sparse:8", "--depth", "3")
+
+
+def wait_for_children(process: subprocess.Popen[str]) -> list[int]:
+    deadline = time.monotonic() + 30
+    while not (found := children(process.pid)):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.parametrize("moment", ["starting", "measuring"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_no_process(
+    pair: Pair, moment: str, number: signal.Signals
+) -> None:
+    with started(*demo_arguments(pair), "--repeats", "100000") as process:
+        drafters = wait_for_children(process)
+        assert process.stdout is not None
+        if moment == "measuring":
+            for line in process.stdout:
+                if line.startswith("w3 w7 w9"):
+                    break
+        os.killpg(process.pid, number)
+        _, err = process.communicate(timeout=30)
+        wait_until_gone(drafters)
+    if number is signal.SIGINT:
+        assert process.returncode == ExitCode.INTERRUPTED
+        assert err.strip().splitlines()[-1] == "draftwire: interrupted"
+    assert "Traceback" not in err
+
+
+def test_demo_runs_and_reports(pair: Pair) -> None:
+    arguments = (*DRAFTWIRE, *demo_arguments(pair), "--quick")
+    done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT, check=True)
+    assert "\x1b" not in done.stdout
+    for said in (
+        "accepted  ‹corrected›  «bonus»",
+        "tokens per target pass",
+        "acceptance by position",
+        "bytes per position",
+        "discarded",
+        "remote",
+        "colocated in one process",
+        "target-only",
+    ):
+        assert said in done.stdout
+
+
+def test_demo_as_json(pair: Pair) -> None:
+    arguments = (*DRAFTWIRE, *demo_arguments(pair), "--quick", "--json")
+    done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT, check=True)
+    found = json.loads(done.stdout)
+    assert found["report"]["drafted"] > 0
+    assert set(found["tokens_per_second"]) == {"remote", "colocated", "target-only"}
+
+
+def serve_arguments(pair: Pair, *more: str) -> tuple[str, ...]:
+    return ("serve", "--model", str(pair.drafter), "--port", "0", "--threads", "1", *more)
+
+
+def address_of(process: subprocess.Popen[str]) -> tuple[str, int]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("listening on 127.0.0.1:"), line
+    return "127.0.0.1", int(line.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_ends_cleanly_when_told(pair: Pair, number: signal.Signals) -> None:
+    with started(*serve_arguments(pair)) as process:
+        with closing(socket.create_connection(address_of(process))):
+            process.send_signal(number)
+            _, err = process.communicate(timeout=20)
+        assert process.returncode == ExitCode.OK and "Traceback" not in err
+
+
+def test_serve_ends_with_its_standard_input(pair: Pair) -> None:
+    arguments = serve_arguments(pair, "--until-stdin-closes")
+    with started(*arguments, stdin=subprocess.PIPE) as process:
+        address_of(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(timeout=20)
+        assert process.returncode == ExitCode.OK
+
+
+def test_a_port_in_use_is_one_clear_error(pair: Pair) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = str(listener.getsockname()[1])
+        arguments = ("serve", "--model", str(pair.drafter), "--port", port)
+        done = subprocess.run(
+            [*DRAFTWIRE, *arguments], capture_output=True, text=True, env=ENVIRONMENT, check=False
+        )
+    assert done.returncode == ExitCode.UNAVAILABLE
+    assert port in done.stderr and "Traceback" not in done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("draftwire: ")]
+
+
+def test_a_generate_that_is_interrupted_says_so_and_frees_the_drafter(pair: Pair) -> None:
+    with started(*serve_arguments(pair)) as drafter:
+        host, port = address_of(drafter)
+        arguments = ("--drafter", f"{host}:{port}", "--max-tokens", "100", "--threads", "1")
+        begin = ("generate", "--target", str(pair.target), "--prompt", "w3", *arguments)
+        with started(*begin, "--temperature", "3", "--deadline-ms", "60000") as process:
+            assert process.stdout is not None and process.stdout.read(1)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=20)
+            assert process.returncode in (ExitCode.INTERRUPTED, ExitCode.OK)
+            assert "Traceback" not in err
+        assert drafter.poll() is None
