@@ -135,10 +135,12 @@ class AskingSession:
         """
         agreed = self._check_policy(policy)
         opening = self._held.length is None
+        following = advance(self.state, Input.OPENING if self.state is State.IDLE else Input.STEP)
         if opening and self.round:
-            self.state = advance(self.state, Input.RESET)
+            # Nothing that the drafter may still hold is built upon: a new generation.
+            following = advance(advance(self.state, Input.RESET), Input.OPENING)
             self.generation, self.round, self._last = self.generation + 1, 0, None
-        self.state = advance(self.state, Input.OPENING if opening else Input.STEP)
+        self.state = following
         self.round += 1
         rider = None if self._last is None else self._last.rider
         base = self._held.base(rider)

@@ -1,0 +1,111 @@
+"""The whole State x Input product, written down a second time by hand, and what follows from it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from draftwire.errors import ProtocolError, ProtocolErrorCode
+from draftwire.session import link
+from draftwire.session.table import TRANSITIONS, Input, State, advance, markdown
+
+# One row an input, one column a state, in this order; "." is a protocol error.
+STATES = "IDLE OPEN ASKED REPLIED PROPOSED TARGET_ONLY ENDED"
+PRODUCT = """
+OPENING   ASKED       .           .           .           .           .           .
+STEP      .           ASKED       .           .           .           .           .
+RETRY     .           OPEN        ASKED       REPLIED     PROPOSED    TARGET_ONLY .
+REPLY     .           .           REPLIED     .           .           .           .
+COMPLETE  .           .           .           PROPOSED    .           .           .
+DECLINE   .           .           TARGET_ONLY .           .           .           .
+REFUSE    .           .           TARGET_ONLY TARGET_ONLY .           .           .
+GIVE_UP   .           .           TARGET_ONLY TARGET_ONLY TARGET_ONLY .           .
+SKIP      TARGET_ONLY TARGET_ONLY .           .           .           .           .
+COMMIT    .           .           .           .           OPEN        OPEN        .
+STALE     IDLE        OPEN        ASKED       REPLIED     PROPOSED    TARGET_ONLY ENDED
+RESET     IDLE        IDLE        IDLE        IDLE        IDLE        IDLE        .
+CANCEL    ENDED       ENDED       ENDED       ENDED       ENDED       ENDED       ENDED
+"""
+
+
+def expected() -> dict[tuple[State, Input], State | None]:
+    columns = [State[name] for name in STATES.split()]
+    table = {}
+    for line in PRODUCT.strip().splitlines():
+        name, *cells = line.split()
+        for state, cell in zip(columns, cells, strict=True):
+            table[state, Input[name]] = None if cell == "." else State[cell]
+    return table
+
+
+@pytest.mark.parametrize(("state", "happened"), [*itertools.product(State, Input)])
+def test_the_full_product(state: State, happened: Input):
+    following = expected()[state, happened]
+    if following is None:
+        with pytest.raises(ProtocolError) as caught:
+            advance(state, happened)
+        assert caught.value.code is ProtocolErrorCode.UNEXPECTED_MESSAGE
+    else:
+        assert advance(state, happened) is following
+
+
+def test_every_state_can_be_reached():
+    reached = {State.IDLE}
+    while more := {new for state in reached for new in TRANSITIONS[state].values()} - reached:
+        reached |= more
+    assert reached == set(State)
+
+
+def test_nothing_leaves_the_end():
+    assert set(TRANSITIONS[State.ENDED].values()) == {State.ENDED}
+
+
+def test_every_live_state_can_be_reset_and_ended():
+    for state in set(State) - {State.ENDED}:
+        assert advance(state, Input.RESET) is State.IDLE
+        assert advance(state, Input.CANCEL) is State.ENDED
+
+
+def test_a_round_is_committed_exactly_once():
+    """Between two asked or skipped rounds there is exactly one COMMIT, on every path."""
+    begins = {Input.OPENING, Input.STEP, Input.SKIP}
+    for state, row in TRANSITIONS.items():
+        for happened, following in row.items():
+            if happened in begins:
+                assert state in (State.IDLE, State.OPEN)
+                assert following not in (State.IDLE, State.OPEN)
+            if happened is Input.COMMIT:
+                assert state not in (State.IDLE, State.OPEN)
+                assert following is State.OPEN
+
+
+def test_markdown_shows_the_whole_table():
+    text = markdown()
+    for state in State:
+        assert f"| {state.name} | {state.value} |" in text
+    rows = [line for line in text.splitlines() if line.count("|") == len(State) + 2]
+    assert len(rows) == len(Input) + 2
+    missing = sum(len(State) - len([1 for row in TRANSITIONS.values() if i in row]) for i in Input)
+    assert text.count(" error |") == missing
+
+
+LINK_PRODUCT = {
+    link.LinkState.FRESH: {"HELLO": "GREETED", "FAULT": "CLOSED", "END": "CLOSED"},
+    link.LinkState.GREETED: {"HELLO": "AGREED", "FAULT": "CLOSED", "END": "CLOSED"},
+    link.LinkState.AGREED: {"MESSAGE": "AGREED", "FAULT": "CLOSED", "END": "CLOSED"},
+    link.LinkState.CLOSED: {"END": "CLOSED"},
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "happened"), [*itertools.product(link.LinkState, link.LinkInput)]
+)
+def test_the_full_product_of_the_link(state: link.LinkState, happened: link.LinkInput):
+    following = LINK_PRODUCT[state].get(happened.name)
+    if following is None:
+        with pytest.raises(ProtocolError) as caught:
+            link.advance(state, happened)
+        assert caught.value.code is ProtocolErrorCode.UNEXPECTED_MESSAGE
+    else:
+        assert link.advance(state, happened) is link.LinkState[following]
