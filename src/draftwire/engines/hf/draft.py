@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from draftwire.engines.hf.identity import (
     checkpoint_identity,
     model_identity,
-    native_id_map_hash,
     real_vocabulary,
     tokenizer_hash,
 )
@@ -24,6 +23,7 @@ from draftwire.engines.hf.sequence import (
     require_usable,
 )
 from draftwire.errors import ModelError
+from draftwire.wire.identity import IdMap
 from draftwire.wire.registry import Adaptation
 
 
@@ -51,7 +51,7 @@ class HfDraftEngine:
         self.max_context = context_limit(model)
         self.identity = model_identity(model) if identity is None else identity
         self.tokenizer_hash = tokenizer_hash(tokenizer)
-        self.id_map_hash = native_id_map_hash(self.vocab_size)
+        self.id_map_hash = IdMap.native(self.vocab_size).hash()
 
     @classmethod
     def from_folder(cls, folder: str | Path, *, device: str = "cpu") -> HfDraftEngine:

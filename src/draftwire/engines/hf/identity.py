@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from draftwire.errors import ModelError, PairMismatchError
+from draftwire.wire.identity import files_hash, labelled_sha256
 from draftwire.wire.registry import MAX_VOCABULARY
 
 IDENTITY_PATTERNS = ("config.json", "*.safetensors", "*.index.json", "pytorch_model*.bin")
@@ -39,10 +40,8 @@ def checkpoint_identity(folder: str | Path) -> bytes:
     names = sorted({file.name for pattern in IDENTITY_PATTERNS for file in path.glob(pattern)})
     if "config.json" not in names or len(names) < 2:
         raise ModelError(f"{path} has no config.json or no weights: it has no identity")
-    hasher = hashlib.sha256(b"draftwire checkpoint v1\0")
-    for name in names:
-        hasher.update(_framed(name.encode()) + _file_digest(path / name))
-    return hasher.digest()
+    digests = ((name, _file_digest(path / name)) for name in names)
+    return files_hash("draftwire checkpoint v1", digests)
 
 
 def model_identity(model: Any) -> bytes:
@@ -51,17 +50,19 @@ def model_identity(model: Any) -> bytes:
     32 bytes; another value than :func:`checkpoint_identity` of the folder it came from. Reads all
     weights once.
     """
-    hasher = hashlib.sha256(b"draftwire model v1\0")
+    return labelled_sha256("draftwire model v1", _model_parts(model))
+
+
+def _model_parts(model: Any) -> Iterator[bytes]:
     config = dict(model.config.to_dict())
     config.pop("transformers_version", None)
     config.pop("_name_or_path", None)
-    hasher.update(_framed(json.dumps(config, sort_keys=True, default=str).encode()))
+    yield _framed(json.dumps(config, sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         head = f"{name} {tensor.dtype} {tuple(tensor.shape)}"
         flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        hasher.update(_framed(head.encode()))
-        hasher.update(memoryview(flat.numpy()))
-    return hasher.digest()
+        yield _framed(head.encode())
+        yield flat.numpy().tobytes()
 
 
 def tokenizer_hash(tokenizer: Any) -> bytes:
@@ -81,29 +82,7 @@ def tokenizer_hash(tokenizer: Any) -> bytes:
         (index, token.content) for index, token in tokenizer.added_tokens_decoder.items()
     )
     canonical = json.dumps([by_id, merges, added], ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(b"draftwire tokenizer v1\0" + canonical.encode()).digest()
-
-
-def id_map_hash(id_map: Sequence[int], vocab_size: int) -> bytes:
-    """Return the SHA-256 of the global id map: entry i is the global id of the drafter's id i.
-
-    32 bytes. Raises PairMismatchError("id_map_hash") for an id outside [0, V) or one that two local
-    ids share.
-    """
-    outside = next((entry for entry in id_map if not 0 <= entry < vocab_size), None)
-    if outside is not None:
-        raise PairMismatchError(
-            "id_map_hash", f"the id map names {outside}, outside the vocabulary [0, {vocab_size})"
-        )
-    if len(set(id_map)) != len(id_map):
-        raise PairMismatchError("id_map_hash", "the id map sends two ids to the same global id")
-    packed = struct.pack(f"<I{len(id_map)}i", vocab_size, *id_map)
-    return hashlib.sha256(b"draftwire id map v1\0" + packed).digest()
-
-
-def native_id_map_hash(vocab_size: int) -> bytes:
-    """Return :func:`id_map_hash` of the map that changes nothing, for a native drafter."""
-    return id_map_hash(range(vocab_size), vocab_size)
+    return labelled_sha256("draftwire tokenizer v1", (canonical.encode(),))
 
 
 def real_vocabulary(tokenizer: Any, width: int) -> int:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from draftwire.engines.hf.identity import (
     checkpoint_identity,
     model_identity,
-    native_id_map_hash,
     real_vocabulary,
     tokenizer_hash,
 )
@@ -28,6 +27,7 @@ from draftwire.engines.hf.sequence import (
 )
 from draftwire.errors import ConfigurationError
 from draftwire.verifier.sampling import Sampling
+from draftwire.wire.identity import IdMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,32 @@ class Prepared:
 
 @dataclass(slots=True)
 class HfTargetContext:
-    """One request: its KV cache, its processors, and the padding they see before the prompt."""
+    """One request: its KV cache, its processors, and the padding they see before the prompt.
+
+    padding: ids that stand before the prompt in the row that the processors were built for. They
+    see them, as in transformers; the model does not.
+    """
 
     sequence: CachedSequence
     processors: RowProcessors
     greedy: bool
     padding: tuple[int, ...] = ()
+
+    def score(self, committed: Sequence[int], drafts: Sequence[int]) -> NDArray[np.float64]:
+        """Return the weights of p at the K+1 positions after ``committed``, drafts in place.
+
+        Returns binary64 (K+1, row_width); the largest weight of a row is 1. A row of NaN, or with
+        +inf among sampled scores, comes out as NaN, and one of -inf alone as zeros: the
+        verification refuses both.
+        """
+        ids = [*committed, *drafts]
+        self.sequence.rewind_to_prefix_of(committed)
+        logits = self.sequence.extend(ids[self.sequence.length :], len(drafts) + 1)
+        seen = torch.tensor([[*self.padding, *ids]], device=logits.device)
+        with torch.no_grad():
+            scores = self.processors.scores(seen, logits)
+            rows = greedy_weights(scores) if self.greedy else weights(scores)
+        return np.ascontiguousarray(rows.cpu().numpy())
 
 
 class HfTargetEngine:
@@ -82,7 +102,7 @@ class HfTargetEngine:
         self.max_context = context_limit(model)
         self.identity = model_identity(model) if identity is None else identity
         self.tokenizer_hash = tokenizer_hash(tokenizer)
-        self.id_map_hash = native_id_map_hash(self.vocab_size)
+        self.id_map_hash = IdMap.native(self.vocab_size).hash()
         self.end_tokens = end_tokens(model.generation_config)
 
     @classmethod
@@ -108,36 +128,17 @@ class HfTargetEngine:
         ConfigurationError when transformers refuses the parameters.
         """
         prepared = prepare(self._model, prompt, {**self._options, **_arguments(sampling)})
-        return self.open_prepared(RowProcessors(prepared.processors), greedy=sampling.greedy)
-
-    def open_prepared(
-        self, processors: RowProcessors, *, greedy: bool, padding: Sequence[int] = ()
-    ) -> HfTargetContext:
-        """Begin a request with processors that exist already.
-
-        padding: ids that stand before the prompt in the row the processors were built for. They see
-        them, as in transformers; the model does not.
-        """
-        sequence = CachedSequence(self._model)
-        return HfTargetContext(sequence, processors, greedy, tuple(padding))
+        processors = RowProcessors(prepared.processors)
+        return HfTargetContext(CachedSequence(self._model), processors, sampling.greedy)
 
     def score(
         self, context: HfTargetContext, committed: Sequence[int], drafts: Sequence[int]
     ) -> NDArray[np.float64]:
         """Return the weights of p at the K+1 positions after ``committed``, drafts in place.
 
-        Returns binary64 (K+1, row_width); the largest weight of a row is 1. A row of NaN, or with
-        +inf among sampled scores, comes out as NaN, and one of -inf alone as zeros: the
-        verification refuses both.
+        Returns binary64 (K+1, row_width); see :meth:`HfTargetContext.score`.
         """
-        ids = [*committed, *drafts]
-        keep = len(drafts) + 1
-        context.sequence.rewind_to_prefix_of(ids[: len(committed)])
-        logits = context.sequence.extend(ids[context.sequence.length :], keep)
-        seen = torch.tensor([[*context.padding, *ids]], device=logits.device)
-        with torch.no_grad():
-            scores = context.processors.scores(seen, logits)
-        return (greedy_weights(scores) if context.greedy else weights(scores)).cpu().numpy()
+        return context.score(committed, drafts)
 
     def close(self, context: HfTargetContext) -> None:
         """Free what the request holds; it is not used again."""

@@ -1,0 +1,218 @@
+"""One call of ``model.generate``, taken apart into rows that can each be a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers.generation import GenerationMode
+from transformers.generation.stopping_criteria import MaxLengthCriteria
+
+from draftwire.engines.hf.processors import RowProcessors
+from draftwire.engines.hf.sequence import CachedSequence, logits_width, require_usable
+from draftwire.engines.hf.target import HfTargetContext
+from draftwire.errors import ConfigurationError, PairMismatchError
+from draftwire.verifier.sampling import Sampling
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, TICKETS, Layout
+
+DEFAULT_DEPTH = 5
+DEFAULT_SUPPORT = 32
+
+# What generate itself puts among the model's arguments, and what changes nothing for us.
+UNDERSTOOD = ("attention_mask", "position_ids", "cache", "use_cache", "logits_to_keep")
+OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+
+
+class RowTarget:
+    """The target of one row: implements TargetEngine with processors that generate has built.
+
+    It is a request and not a program, so its hashes are empty: the drafter's HELLO has compared
+    those of the model.
+    """
+
+    identity = tokenizer_hash = id_map_hash = bytes(32)
+    end_tokens: frozenset[int] = frozenset()  # generate's stopping criteria hold them
+
+    def __init__(self, context: HfTargetContext, vocab_size: int, max_context: int) -> None:
+        self.vocab_size = vocab_size
+        self.max_context = max_context
+        self._context = context
+
+    @property
+    def greedy(self) -> bool:
+        """Whether p is a point mass everywhere."""
+        return self._context.greedy
+
+    def open(self, prompt: Sequence[int], sampling: Sampling) -> HfTargetContext:
+        """Return the row's one context."""
+        return self._context
+
+    def score(
+        self, context: HfTargetContext, committed: Sequence[int], drafts: Sequence[int]
+    ) -> NDArray[np.float64]:
+        """Return the weights of p at the K+1 positions after ``committed``, drafts in place."""
+        return context.score(committed, drafts)
+
+    def close(self, context: HfTargetContext) -> None:
+        """Free what the request holds."""
+        context.sequence.rewind(0)
+
+
+@dataclass(slots=True)
+class Row:
+    """One row of the batch. prompt: its ids without padding. max_tokens: most ids of its text."""
+
+    target: RowTarget
+    prompt: list[int]
+    max_tokens: int
+    criteria: Any
+    seen: torch.Tensor
+
+    def ends(self, tokens: Sequence[int]) -> bool:
+        """Ask generate's stopping criteria whether the text ends with its last token."""
+        last = torch.tensor([[tokens[-1]]], dtype=self.seen.dtype, device=self.seen.device)
+        self.seen = torch.cat([self.seen, last], dim=-1)
+        return bool(self.criteria(self.seen, None).all())
+
+
+def require_supported(
+    model: Any,
+    input_ids: torch.Tensor,
+    config: Any,
+    criteria: Any,
+    model_kwargs: Mapping[str, Any],
+    streamer: Any,
+) -> None:
+    """Refuse a call that cannot be honoured to the letter, saying which argument to drop."""
+    require_usable(model)
+    mode = config.get_generation_mode()
+    if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
+        raise ConfigurationError(
+            f"speculation samples or takes the best token; {mode.value} is another decoding: "
+            "drop num_beams and the like, or custom_generate"
+        )
+    wanted = [name for name in OUTPUTS if getattr(config, name, None)]
+    if wanted:
+        raise ConfigurationError(f"a speculative text has no {', '.join(wanted)}: drop them")
+    if config.cache_implementation not in (None, "dynamic"):
+        raise ConfigurationError(
+            f"cache_implementation={config.cache_implementation!r} cannot be rolled back: drop it"
+        )
+    cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
+    if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length()):
+        raise ConfigurationError("a speculative text keeps caches of its own: pass no cache")
+    other = [
+        name
+        for name, value in model_kwargs.items()
+        if value is not None and name not in (*UNDERSTOOD, "past_key_values", *OUTPUTS)
+    ]
+    if other:
+        raise ConfigurationError(
+            f"only token ids can be drafted for, not {', '.join(sorted(other))}"
+        )
+    if input_ids.shape[0] > 1:
+        _require_batchable(config, criteria, streamer)
+
+
+def _require_batchable(config: Any, criteria: Any, streamer: Any) -> None:
+    if streamer is not None:
+        raise ConfigurationError("rows are made one after another: a streamer takes only one row")
+    uneven = any(not isinstance(criterion, MaxLengthCriteria) for criterion in criteria)
+    if uneven and config._pad_token_tensor is None:
+        raise ConfigurationError("rows may end at different lengths: set pad_token_id")
+
+
+def rows_of(
+    model: Any,
+    input_ids: torch.Tensor,
+    processors: Any,
+    criteria: Any,
+    config: Any,
+    model_kwargs: Mapping[str, Any],
+    vocab_size: int | None,
+) -> list[Row]:
+    """Take a batch apart. vocab_size: V that the drafter shares; None = all columns of the logits.
+
+    Raises ConfigurationError for padding that is not on the left, and for positions that are not
+    the usual ones.
+    """
+    width = logits_width(model)
+    if vocab_size is not None and vocab_size > width:
+        raise PairMismatchError(
+            "vocab_size", f"the drafter was set up for {vocab_size} tokens, the model has {width}"
+        )
+    count, length = input_ids.shape
+    starts = _starts(input_ids, model_kwargs.get("attention_mask"))
+    _require_usual_positions(starts, length, model_kwargs.get("position_ids"))
+    rows = []
+    for index, start in enumerate(starts):
+        ids = input_ids[index].tolist()
+        context = HfTargetContext(
+            CachedSequence(model),
+            RowProcessors(
+                processors,
+                row=index,
+                rows=count,
+                rows_each_prompt=config.num_return_sequences or 1,
+            ),
+            greedy=not config.do_sample,
+            padding=tuple(ids[:start]),
+        )
+        target = RowTarget(context, vocab_size or width, config.max_length + 1)
+        seen = input_ids[index : index + 1]
+        rows.append(Row(target, ids[start:], config.max_length - length, criteria, seen))
+    return rows
+
+
+def _starts(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
+    """Return where the prompt of each row begins, after its left padding."""
+    count, length = input_ids.shape
+    if mask is None:
+        return [0] * count
+    if mask.shape != input_ids.shape:
+        raise ConfigurationError("attention_mask must have the shape of input_ids")
+    starts = [length - int(row.sum()) for row in mask != 0]
+    for start, row in zip(starts, mask != 0, strict=True):
+        if start == length or not bool(row[start:].all()):
+            raise ConfigurationError(
+                "attention_mask may hide only what is left of a prompt: set padding_side='left'"
+            )
+    return starts
+
+
+def _require_usual_positions(
+    starts: Sequence[int], length: int, positions: torch.Tensor | None
+) -> None:
+    if positions is None:
+        return
+    for index, start in enumerate(starts):
+        row = positions[index if positions.shape[0] > 1 else 0]
+        if row.ndim != 1 or row[start:].tolist() != list(range(length - start)):
+            raise ConfigurationError("position_ids must count every prompt from 0: drop them")
+
+
+def policy_for(config: Any, vocab_size: int) -> ProposalPolicy:
+    """Return how proposals are made by default: the call's own restrictions hold for q as well.
+
+    They decide only how often drafts are accepted, so rounding them to tickets changes no law.
+    """
+    support = min(DEFAULT_SUPPORT, vocab_size)
+    if not config.do_sample:
+        return ProposalPolicy(Layout.SPARSE, DEFAULT_DEPTH, 0.0, support)
+    temperature = 1.0 if config.temperature is None else float(config.temperature)
+    top_k = config.top_k or 0
+    top_p = 1.0 if config.top_p is None else float(config.top_p)
+    return ProposalPolicy(
+        layout=Layout.SPARSE,
+        depth=DEFAULT_DEPTH,
+        temperature=float(np.float32(min(max(temperature, MIN_TEMPERATURE), MAX_TEMPERATURE))),
+        support=support,
+        top_k=top_k if top_k < vocab_size else 0,
+        top_p=min(max(1, round(top_p * TICKETS)), TICKETS),
+        min_p=round((config.min_p or 0.0) * TICKETS),
+    )
