@@ -282,12 +282,12 @@ def generate(
 ) -> Generation[Context]:
     """Return the text that follows ``prompt``, token by token, with exactly the target's law.
 
-    prompt: at least one id, any sequence of integers. drafter None (then policy is not used): every round is target-only. policy: depth, layout and
-    the draft's own restrictions. decode: ids to text, needed for stop strings. ends: a further rule
-    for where the text ends (StopRules). on_emission: called with every token before it is yielded.
-    words: stands in for the verifier's own words (acceptance, correction, bonus, target-only), so
-    that a law can be enumerated through this very loop; the proposal's words are the drafter's.
-    Raises ConfigurationError at once, and
+    prompt: at least one id, any sequence of integers. drafter None (then policy is not used): every
+    round is target-only. policy: depth, layout and the draft's own restrictions. decode: ids to
+    text, needed for stop strings. ends: a further rule for where the text ends (StopRules).
+    on_emission: called with every token before it is yielded. words: stands in for the verifier's
+    own words (acceptance, correction, bonus, target-only), so that a law can be enumerated through
+    this very loop; the proposal's words are the drafter's. Raises ConfigurationError at once, and
     ArithmeticRefusalError from a round whose p the arithmetic refuses.
     """
     return Generation(
