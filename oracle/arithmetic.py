@@ -170,9 +170,7 @@ def quantise(
         winner = logits.index(max(logits))
         return [total if v == winner else 0 for v in range(len(logits))]
     w = weights(logits, temperature, bits)
-    chosen = set(
-        support(logits, w, top_k=top_k, top_p=top_p, min_p=min_p, limit=limit, bits=bits)
-    )
+    chosen = set(support(logits, w, top_k=top_k, top_p=top_p, min_p=min_p, limit=limit, bits=bits))
     return allocate([w[v] if v in chosen else 0 for v in range(len(w))], total)
 
 

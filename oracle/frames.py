@@ -74,7 +74,7 @@ LAYOUTS = {"IDS_ONLY": 0, "DENSE": 1, "SPARSE": 2}
 HIDDEN_ITEM_BYTES = {0: 0, 1: 2, 2: 2, 3: 4}
 
 # Field names and their kinds, in the order of the payload. A kind is u8 u16 u32 u64 i32 f32, or
-# bytesN, or textN (ASCII, zero-padded), or zeroN (an N-byte integer that is zero).
+# bytesN, or textN (printable ASCII without blanks, zero-padded), or zeroN (N reserved zero bytes).
 TABLES: dict[str, str] = {
     "HELLO": """
         role:u8 adaptation:u8 layouts:u16 vocab_size:u32 max_sessions:u16 max_slots:u16
@@ -165,7 +165,7 @@ def read_field(name: str, kind: str, data: bytes) -> Value:
     text, _, padding = data.partition(b"\0")
     if any(padding):
         raise Refused("BAD_PADDING", name)
-    if any(not 0x20 <= byte < 0x7F for byte in text):
+    if any(not 0x21 <= byte <= 0x7E for byte in text):
         raise Refused("BAD_FIELD", name)
     return text.decode("ascii")
 
@@ -223,6 +223,8 @@ def read_header(head: bytes, version: int, bounds: Mapping[str, int]) -> tuple[s
         raise Refused("UNEXPECTED_MESSAGE")
     if length > bounds[TYPES[number]]:
         raise Refused("FRAME_TOO_LARGE")
+    if length < table_bytes(TYPES[number]):
+        raise Refused("BAD_LENGTH")
     return TYPES[number], length
 
 

@@ -1,0 +1,1 @@
+"""The laws of draftwire, proved by enumeration, and the mutants that the proofs reject."""

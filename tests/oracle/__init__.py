@@ -1,0 +1,1 @@
+"""The oracle, held to published numbers and to itself."""
