@@ -1,0 +1,35 @@
+"""The tables of SPEC/protocol.md are those of the registry, and leave nothing of it out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from draftwire.errors import ProtocolErrorCode
+from draftwire.wire import registry
+from draftwire.wire.registry import MessageType
+from tools import spec_tables
+
+
+def test_spec_agrees_with_the_registry() -> None:
+    assert spec_tables.main(["--check"]) == 0
+
+
+def test_a_changed_table_is_found_and_written_again(tmp_path: Path) -> None:
+    page = tmp_path / "protocol.md"
+    original = spec_tables.PAGE.read_text(encoding="utf-8")
+    page.write_text(original.replace("| 1 | HELLO |", "| 7 | HELLO |"), encoding="utf-8")
+    assert spec_tables.main(["--check"], page) == 1
+    assert spec_tables.main([], page) == 0
+    assert page.read_text(encoding="utf-8") == original
+    page.write_text("nothing", encoding="utf-8")
+    with pytest.raises(ValueError, match="generated"):
+        spec_tables.main([], page)
+
+
+def test_every_message_and_every_error_code_is_explained() -> None:
+    assert set(registry.PAYLOAD_FIELDS) == set(MessageType)
+    assert set(registry.SENDERS) == set(MessageType)
+    assert set(registry.MESSAGE_MEANINGS) == set(MessageType)
+    assert set(registry.ERROR_MEANINGS) == set(ProtocolErrorCode)
