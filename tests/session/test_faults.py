@@ -1,0 +1,314 @@
+"""Both halves over a faulty pair, driven by hypothesis: whatever happens, nothing wrong is used.
+
+The invariants: no exception but ProtocolError where the caller is out of order; after each whole
+proposal both prefixes agree, and what is emitted is what the drafter drew; no address of a draw is
+used for two contents (checked by the drafter of :mod:`tests.session.joined`); no round's proposal
+is emitted twice or after it was given up; and once the link heals, drafting resumes (T37).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from draftwire.session.asking import AskingSession
+from draftwire.session.link import AgreedEvent, Closed, Link
+from draftwire.session.proposal import DraftTask, Dropped, Proposal, Received
+from draftwire.session.reasons import DropReason
+from draftwire.session.roster import Roster
+from draftwire.session.table import State
+from draftwire.transport.memory import Fault, Faults, MemoryEnd, MemoryPair
+from draftwire.wire.registry import LayoutSet, Outcome, Role, Status
+from tests.session.joined import (
+    DENSE,
+    IDS_ONLY,
+    KEY,
+    PROMPT,
+    SPARSE,
+    V2,
+    VOCABULARY,
+    HashDrafter,
+    hello,
+)
+
+LONGEST = 2.0
+BETWEEN = (State.IDLE, State.OPEN)
+
+
+class FaultyRounds(RuleBasedStateMachine):
+    """One request; connections come and go under it."""
+
+    layouts = V2
+    policies = (SPARSE, DENSE, replace(SPARSE, depth=1), replace(DENSE, depth=5))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.asking = AskingSession(1, 0, PROMPT, KEY, None)
+        self.model = HashDrafter()
+        self.proposal: Proposal | None = None
+        self.emitted: set[tuple[int, int]] = set()
+        self.given_up: set[tuple[int, int]] = set()
+        self.used_at: set[tuple[int, int, int]] = set()
+        self.fault_seed = 0
+
+    @initialize(seed=st.integers(0, 2**16))
+    def begin(self, seed: int) -> None:
+        self.fault_seed = seed
+        self.connect()
+
+    # the two programs, as small as they can be
+
+    @precondition(lambda self: self.verifier.closed and self.asking.state is not State.ENDED)
+    @rule()
+    def connect(self) -> None:
+        self.fault_seed += 1
+        self.pair = MemoryPair(Faults(longest=LONGEST), self.fault_seed)
+        self.verifier = Link(hello(Role.VERIFIER, self.layouts), self.now)
+        self.drafter = Link(hello(Role.DRAFTER, self.layouts), self.now)
+        self.roster: Roster | None = None
+        self.tasks: deque[DraftTask] = deque()
+        self.model.states.clear()
+        self.verifier.start()
+        self.pump()
+
+    def write(self, link: Link, end: MemoryEnd) -> None:
+        parts = link.outgoing()
+        if parts and self.pair.connected:
+            end.send(parts, self.now)
+
+    def pump(self) -> None:
+        """Deliver all that has arrived by now, both ways, until nothing moves."""
+        moved = True
+        while moved:
+            self.write(self.verifier, self.pair.verifier)
+            self.write(self.drafter, self.pair.drafter)
+            moved = self.pump_drafter() | self.pump_verifier()
+        if self.verifier.closed or self.drafter.closed:
+            self.disconnect()
+
+    def pump_drafter(self) -> bool:
+        data = self.pair.drafter.receive(self.now)
+        if data is None or self.drafter.closed:
+            return False
+        if data == b"":
+            self.drafter.finished()
+            return False
+        for event in self.drafter.feed(data, self.now):
+            if isinstance(event, AgreedEvent):
+                self.roster = Roster(event.agreed)
+            elif isinstance(event, Received):
+                assert self.roster is not None
+                todo = self.roster.receive(event.message)
+                self.drafter.send_parts(todo.parts)
+                if todo.task is not None:
+                    self.tasks.append(todo.task)
+        return True
+
+    def pump_verifier(self) -> bool:
+        data = self.pair.verifier.receive(self.now)
+        if data is None or self.verifier.closed:
+            return False
+        if data == b"":
+            self.verifier.finished()
+            return False
+        for event in self.verifier.feed(data, self.now):
+            if isinstance(event, AgreedEvent):
+                self.asking.connected(event.agreed)
+            elif isinstance(event, Received):
+                self.taken(self.asking.take(event, self.now))
+            else:
+                assert isinstance(event, Closed)
+        return True
+
+    def taken(self, result: Proposal | Dropped | None) -> None:
+        if isinstance(result, Dropped):
+            self.given_up.add((result.generation, result.round))
+        if not isinstance(result, Proposal):
+            return
+        named = (result.generation, result.round)
+        assert named == (self.asking.generation, self.asking.round)
+        assert named not in self.emitted and named not in self.given_up
+        self.emitted.add(named)
+        drawn = self.model.proposals[1, *named]
+        assert result.tokens == tuple(token for token, _ in drawn)
+        for ours, (_, theirs) in zip(result.rows, drawn, strict=True):
+            assert ours.exact() == theirs.exact()
+        assert self.roster is not None
+        session = self.roster[1]
+        assert session.tokens == self.asking.tokens
+        assert session.prefix_digest == self.asking.prefix_digest
+        self.proposal = result
+
+    # what may happen
+
+    @rule(fault=st.sampled_from(Fault), end=st.sampled_from(["verifier", "drafter"]))
+    def plan(self, fault: Fault, end: str) -> None:
+        getattr(self.pair, end).plan(fault)
+
+    @rule(seconds=st.sampled_from([0.1, LONGEST]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.pump()
+
+    @precondition(lambda self: self.asking.state in BETWEEN and self.asking.room() >= 5)
+    @rule(data=st.data())
+    def ask(self, data: st.DataObject) -> None:
+        policy = data.draw(st.sampled_from(self.policies))
+        self.verifier.send(self.asking.ask(policy, self.now, self.now + 1.0))
+        self.pump()
+
+    @precondition(lambda self: self.asking.deadline is not None)
+    @rule()
+    def retry(self) -> None:
+        self.verifier.send(self.asking.retry())
+        self.pump()
+
+    @precondition(lambda self: self.tasks)
+    @rule(last=st.booleans(), status=st.sampled_from([None, None, None, Status.INTERNAL]))
+    def draft(self, last: bool, status: Status | None) -> None:
+        """The drafter does one of its tasks, wanted or not."""
+        assert self.roster is not None
+        task = self.tasks.pop() if last else self.tasks.popleft()
+        if not self.roster.wanted(task):
+            assert self.roster.decline(task, Status.INTERNAL) == []
+            return
+        if status is None:
+            parts = self.roster.reply(task, self.model.draft(task))
+        else:
+            parts = self.roster.decline(task, status)
+        self.drafter.send_parts(parts)
+        self.pump()
+
+    @precondition(lambda self: self.asking.deadline is not None or self.proposal is not None)
+    @rule()
+    def give_up(self) -> None:
+        dropped = self.asking.give_up()
+        assert dropped.drafted > 0
+        self.given_up.add((dropped.generation, dropped.round))
+        self.proposal = None
+
+    @precondition(lambda self: self.asking.state in BETWEEN)
+    @rule()
+    def skip(self) -> None:
+        self.asking.skip()
+
+    @precondition(lambda self: self.asking.state in (State.PROPOSED, State.TARGET_ONLY))
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        self.use(data.draw(st.integers(0, 5)), data.draw(st.integers(0, VOCABULARY - 1)))
+
+    def use(self, accepted: int, token: int) -> None:
+        before = self.asking.tokens
+        tokens = () if self.proposal is None else self.proposal.tokens
+        accepted = min(accepted, len(tokens))
+        if self.proposal is None:
+            self.asking.commit(0, Outcome.TARGET_ONLY, token)
+        elif accepted == len(tokens):
+            self.asking.commit(accepted, Outcome.BONUS, token)
+        else:
+            token = token if token != tokens[accepted] else (token + 1) % VOCABULARY
+            self.asking.commit(accepted, Outcome.CORRECTION, token)
+        assert self.asking.tokens == (*before, *tokens[:accepted], token)
+        for position in range(len(before), len(self.asking)):
+            address = (self.asking.generation, self.asking.round, position)
+            assert address not in self.used_at, "an address is used twice"
+            self.used_at.add(address)
+        self.proposal = None
+
+    @precondition(lambda self: self.asking.state is State.OPEN and not self.verifier.closed)
+    @rule()
+    def tell(self) -> None:
+        message = self.asking.commit_message()
+        if message is not None:
+            self.verifier.send(message)
+            self.pump()
+
+    @precondition(lambda self: not self.verifier.closed)
+    @rule()
+    def reset(self) -> None:
+        agreed = self.verifier.agreed is not None
+        for message in self.asking.reset():
+            assert agreed
+            self.verifier.send(message)
+        self.proposal = None
+        self.pump()
+
+    @precondition(lambda self: not self.verifier.closed)
+    @rule()
+    def disconnect(self) -> None:
+        self.pair.verifier.close()
+        self.verifier.close()
+        self.drafter.close()
+        if self.roster is not None:
+            self.roster.close()
+        self.tasks.clear()
+        dropped = self.asking.disconnected()
+        if dropped is not None:
+            assert dropped.reason is DropReason.DISCONNECTED
+            self.given_up.add((dropped.generation, dropped.round))
+
+    @invariant()
+    def a_proposal_is_in_hand_in_one_state_alone(self) -> None:
+        assert (self.proposal is not None) is (self.asking.state is State.PROPOSED)
+
+    def teardown(self) -> None:
+        """The link heals; at most two rounds later there is a proposal again."""
+        if not hasattr(self, "pair"):
+            return
+        self.pair.heal()
+        for _ in range(2):
+            self.now += LONGEST
+            self.pump()
+        for _ in range(3):
+            if self.verifier.closed or self.verifier.agreed is None:
+                if not self.verifier.closed:
+                    self.disconnect()
+                self.connect()
+            if self.asking.deadline is not None:
+                self.give_up()
+            if self.asking.state not in BETWEEN:
+                self.use(1, 0)
+            if self.asking.room() < 5:
+                return  # a long text: the context is full, and nothing more is asked
+            self.verifier.send(self.asking.ask(self.policies[0], self.now, self.now + 1.0))
+            self.pump()
+            while self.tasks:
+                self.draft(last=False, status=None)
+            if self.proposal is not None:
+                return
+        raise AssertionError("drafting did not resume")
+
+
+class FaultyRoundsV1(FaultyRounds):
+    """The same over the greedy wire."""
+
+    layouts = LayoutSet.IDS_ONLY
+    policies = (IDS_ONLY, replace(IDS_ONLY, depth=1), replace(IDS_ONLY, depth=5))
+
+
+SETTINGS = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_t37_faulty_rounds_over_v2():
+    run_state_machine_as_test(FaultyRounds, settings=SETTINGS)
+
+
+def test_t37_faulty_rounds_over_v1():
+    run_state_machine_as_test(FaultyRoundsV1, settings=settings(SETTINGS, max_examples=60))
