@@ -91,7 +91,7 @@ def test_examples_come_back(message: Message) -> None:
     assert decoded(message) == message
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_every_valid_message_comes_back_in_both_versions(data: st.DataObject) -> None:
     agreed = data.draw(st.sampled_from([AGREED, AGREED_V1]))
@@ -99,7 +99,7 @@ def test_every_valid_message_comes_back_in_both_versions(data: st.DataObject) ->
     assert decoded(message, agreed, agreed.version) == message
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_any_bytes_are_a_message_that_encodes_to_them_or_one_protocol_error(
     data: st.DataObject,

@@ -21,6 +21,7 @@ from draftwire.errors import (
 )
 from draftwire.exact.payload import check_entries
 from draftwire.kernels.payload_loops import (
+    NO_TICKET,
     OK,
     dense_counts,
     sparse_counts,
@@ -28,6 +29,7 @@ from draftwire.kernels.payload_loops import (
     write_sparse,
 )
 from draftwire.kernels.rows import QRow
+from draftwire.wire.agreement import q_bytes
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.messages import Reply, ReplyRow
 from draftwire.wire.registry import PAD_ID, TICKETS, Layout
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CODE: Final = ProtocolErrorCode
+_NO_TOKEN: Final = -1
 
 _MEANINGS: Final = {
     _CODE.DUPLICATE_ID: "an id comes twice",
@@ -108,7 +111,7 @@ def encode_q(row: QRow, layout: Layout, support: int, out: memoryview) -> int:
     Errors: ArithmeticRefusalError OUT_OF_RANGE when the support does not fit, and
     INCONSISTENT_ALLOCATION when the row is no distribution of 2^24 tickets; ValueError for ``out``.
     """
-    _encode_row(row, layout, support, out)
+    _encode_row(row, _NO_TOKEN, layout, support, out)
     return _checksum(out) if len(out) else 0
 
 
@@ -130,17 +133,17 @@ def encode_reply_rows(
     store = memoryview(bytearray(size * len(rows))) if out is None else out
     encoded = []
     for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-        if not 0 <= token < row.vocab_size or row.of(token) == 0:
-            raise ArithmeticRefusalError(RefusalCode.ZERO_Q, f"q({token}) is zero")
+        if not 0 <= token < row.vocab_size:
+            raise ArithmeticRefusalError(RefusalCode.ZERO_Q, f"token {token} has no q")
         q = store[index * size : (index + 1) * size]
-        entries = _encode_row(row, layout, support, q)
+        entries = _encode_row(row, token, layout, support, q)
         checksum = _checksum(q) if size else 0
         encoded.append(ReplyRow(first_position + index, token, entries, checksum, q.toreadonly()))
     return tuple(encoded)
 
 
 def _q_bytes(layout: Layout, vocab_size: int, support: int) -> int:
-    return {Layout.IDS_ONLY: 0, Layout.DENSE: 4 * vocab_size, Layout.SPARSE: 8 * support}[layout]
+    return q_bytes(layout, vocab_size if layout == Layout.DENSE else support)
 
 
 def _checksum(q: bytes | memoryview) -> int:
@@ -180,17 +183,19 @@ def _decode_sparse(
     )
 
 
-def _encode_row(row: QRow, layout: Layout, support: int, out: memoryview) -> int:
+def _encode_row(row: QRow, token: int, layout: Layout, support: int, out: memoryview) -> int:
     """Write one row and return its number of entries."""
     if len(out) != _q_bytes(layout, row.vocab_size, support):
         raise ValueError(f"{len(out)} bytes for a q of another size")
     if layout == Layout.IDS_ONLY:
+        if token != _NO_TOKEN and row.of(token) == 0:
+            raise ArithmeticRefusalError(RefusalCode.ZERO_Q, f"q({token}) is zero")
         return 0
     target: NDArray[np.int32] = np.frombuffer(out, np.int32)
     words = target if target.flags.aligned else np.empty_like(target)
     if layout == Layout.DENSE:
         entries = row.vocab_size
-        code = write_dense(_dense(row), words.view(np.float32))
+        code = write_dense(_dense(row), token, words.view(np.float32))
     else:
         ids, counts = _sparse(row)
         entries = len(ids)
@@ -198,7 +203,9 @@ def _encode_row(row: QRow, layout: Layout, support: int, out: memoryview) -> int
             raise ArithmeticRefusalError(
                 RefusalCode.OUT_OF_RANGE, f"{entries} ids do not fit a support of {support}"
             )
-        code = write_sparse(ids, counts, row.vocab_size, words, words.view(np.float32))
+        code = write_sparse(ids, counts, token, row.vocab_size, words, words.view(np.float32))
+    if code == NO_TICKET:
+        raise ArithmeticRefusalError(RefusalCode.ZERO_Q, f"q({token}) is zero")
     if code != OK:
         raise ArithmeticRefusalError(
             RefusalCode.INCONSISTENT_ALLOCATION, "a row to be sent is no distribution"

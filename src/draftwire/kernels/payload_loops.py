@@ -27,6 +27,7 @@ _ZERO_Q_AT_TOKEN: Final = int(ProtocolErrorCode.ZERO_Q_AT_TOKEN)
 _ZERO_COUNT_ENTRY: Final = int(ProtocolErrorCode.ZERO_COUNT_ENTRY)
 _NONZERO_PADDING: Final = int(ProtocolErrorCode.NONZERO_PADDING)
 NOT_COUNTS: Final = -1
+NO_TICKET: Final = -2
 
 _ONE: Final = 0x3F800000  # the bits of binary32 1.0
 _BLOCK: Final = 4096  # entries; what a block reads and writes fits the first cache
@@ -180,8 +181,8 @@ def _write_block(counts: NDArray[np.int32], values: NDArray[np.float32]) -> int:
 
 
 @compiled
-def write_dense(counts: NDArray[np.int32], values: NDArray[np.float32]) -> int:
-    """Write counts as binary32; NOT_COUNTS unless they are a distribution."""
+def write_dense(counts: NDArray[np.int32], token: int, values: NDArray[np.float32]) -> int:
+    """Write counts as binary32; NOT_COUNTS, or NO_TICKET for a token (-1 = none is meant)."""
     wrong = False
     mass = 0
     for begin in range(0, len(counts), _BLOCK):
@@ -189,13 +190,16 @@ def write_dense(counts: NDArray[np.int32], values: NDArray[np.float32]) -> int:
         block = counts[begin:end]
         wrong |= _write_block(block, values[begin:end]) != 0
         mass += _sum(block)
-    return NOT_COUNTS if wrong or mass != TICKETS else OK
+    if wrong or mass != TICKETS:
+        return NOT_COUNTS
+    return OK if token < 0 or counts[token] > 0 else NO_TICKET
 
 
 @compiled
 def write_sparse(
     ids: NDArray[np.int32],
     counts: NDArray[np.int32],
+    token: int,
     vocab_size: int,
     words: NDArray[np.int32],
     values: NDArray[np.float32],
@@ -204,15 +208,19 @@ def write_sparse(
     support = len(words) // 2
     mass = np.int64(0)
     before = -1
+    at_token = token < 0
     for entry in range(len(ids)):
         token_id, count = ids[entry], counts[entry]
         if token_id <= before or token_id >= vocab_size or count < 1 or count > TICKETS:
             return NOT_COUNTS
         before = token_id
+        at_token |= token_id == token
         words[entry] = token_id
         values[support + entry] = np.float32(count) * _UNIT
         mass += count
     for entry in range(len(ids), support):
         words[entry] = PAD_ID
         words[support + entry] = 0
-    return OK if mass == TICKETS else NOT_COUNTS
+    if mass != TICKETS:
+        return NOT_COUNTS
+    return OK if at_token else NO_TICKET

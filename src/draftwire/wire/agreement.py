@@ -21,6 +21,7 @@ from draftwire.wire.registry import (
     WireVersion,
 )
 
+_ENTRY_BYTES: Final = {Layout.IDS_ONLY: 0, Layout.DENSE: 4, Layout.SPARSE: 8}
 _ANY_IDENTITY: Final = bytes(32)
 _EQUAL: Final = (
     "vocab_size",
@@ -161,7 +162,7 @@ def require_policy(agreed: Agreed, policy: ProposalPolicy) -> None:
 
 def q_bytes(layout: Layout, width: int) -> int:
     """Return the bytes of one row's q; ``width`` is the shard's width (dense) or K (sparse)."""
-    return {Layout.IDS_ONLY: 0, Layout.DENSE: 4, Layout.SPARSE: 8}[layout] * width
+    return _ENTRY_BYTES[layout] * width
 
 
 def reply_bytes(layout: Layout, vocab_size: int, depth: int, support: int) -> int:

@@ -25,19 +25,23 @@ class FieldTable:
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._struct = struct.Struct("<" + "".join(_format_of(field.kind) for field in fields))
-        self._fields = tuple(fields)
         self._names = tuple(field.name for field in fields)
         self.names = tuple(name for name in self._names if not name.startswith("reserved"))
         self._texts = tuple(field.name for field in fields if field.kind.startswith("text"))
         self._reserved = tuple(name for name in self._names if name.startswith("reserved"))
+        self._sources = tuple(None if name.startswith("reserved") else name for name in self._names)
+        self._sized = tuple(
+            (at, field.name, sized[1], int(sized[2]))
+            for at, field in enumerate(fields)
+            if (sized := _SIZED.fullmatch(field.kind))
+        )
         self.bytes = self._struct.size
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
         """Return the record, reserved fields zero; raises ValueError if a value does not fit."""
-        row = [
-            0 if field.name in self._reserved else _packable(field, values[field.name])
-            for field in self._fields
-        ]
+        row: list[Any] = [0 if name is None else values[name] for name in self._sources]
+        for at, name, kind, size in self._sized:
+            row[at] = _sized_bytes(name, kind, size, row[at])
         try:
             return self._struct.pack(*row)
         except (struct.error, OverflowError) as error:
@@ -69,19 +73,15 @@ class FieldTable:
         return self._struct.unpack_from(payload, offset)
 
 
-def _packable(field: Field, value: Any) -> Any:
+def _sized_bytes(name: str, kind: str, size: int, value: Any) -> bytes:
     """Return ``value`` for struct, which would pad or cut bytes of a wrong length in silence."""
-    sized = _SIZED.fullmatch(field.kind)
-    if sized is None:
-        return value
-    size = int(sized[2])
-    if sized[1] == "bytes":
+    if kind == "bytes":
         if len(value) != size:
-            raise ValueError(f"{field.name} is {len(value)} bytes, not {size}")
+            raise ValueError(f"{name} is {len(value)} bytes, not {size}")
         return bytes(value)
-    raw = value.encode("ascii")
+    raw: bytes = value.encode("ascii")
     if len(raw) > size or not _TEXT.fullmatch(raw):
-        raise ValueError(f"{field.name} is not at most {size} printable ASCII characters")
+        raise ValueError(f"{name} is not at most {size} printable ASCII characters")
     return raw
 
 
