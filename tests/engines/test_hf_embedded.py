@@ -89,7 +89,7 @@ def test_sampled_text_has_drafts_that_are_accepted(
 
 
 def test_p_is_that_of_stepwise_generation(target: LoadedModel) -> None:
-    """Binary32 through 24 layers; largest measured distance of a probability: 1e-5."""
+    """Binary32 through 24 layers; largest measured distance of a probability: 3e-6."""
     engine = HfTargetEngine.from_loaded(target)
     prompt = target.tokenizer(PROMPTS[1])["input_ids"]
     tokens = target.tokenizer(", size=0):\n        self", add_special_tokens=False)["input_ids"]
@@ -103,7 +103,7 @@ def test_p_is_that_of_stepwise_generation(target: LoadedModel) -> None:
     }
     expected = stepwise(target.model, prompt, tokens, arguments)
     rows = normalised(engine.score(engine.open(prompt, sampling), prompt, tokens[:-1]))
-    np.testing.assert_allclose(rows, expected, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(rows, expected, atol=5e-5, rtol=0)
 
 
 def test_stop_strings_hold_through_their_criterion(

@@ -3,86 +3,44 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from transformers import (
-    DynamicCache,
     LogitsProcessor,
     LogitsProcessorList,
-    StoppingCriteria,
     StoppingCriteriaList,
 )
-from transformers.generation.streamers import BaseStreamer
 
-from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.serve import DrafterServer
-from draftwire.engines.hf import HfDraftEngine, HfTargetEngine, RemoteDrafter, remote_speculative
+from draftwire.engines.hf import HfDraftEngine, HfTargetEngine, RemoteDrafter
 from draftwire.errors import (
     ArithmeticRefusalError,
     ConfigurationError,
-    PairMismatchError,
     ProtocolError,
     ProtocolErrorCode,
     RefusalCode,
 )
 from draftwire.kernels import cpu
-from draftwire.transport.tcp import Address, listen
-from draftwire.verifier.local import LocalDrafter
+from draftwire.transport.tcp import listen
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import Finish
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
+from tests.engines.hook_calls import (
+    PROMPT,
+    AfterThree,
+    V,
+    Written,
+    local_drafter,
+    run,
+    served,
+    target_model,
+)
 from tests.engines.tiny_models import END, normalised, tiny_llama, tiny_tokenizer
-
-V = 16
-PROMPT = [3, 7, 2, 9, 3, 7]
-
-
-def target_model() -> Any:
-    return tiny_llama(V)
-
-
-def local_drafter(target: Any, drafter: Any | None = None, *, vocab_size: int = V) -> LocalDrafter:
-    """A drafter in this process behind the real messages; by default one unlike the target."""
-    model = tiny_llama(V, layers=1, seed=4) if drafter is None else drafter
-    tokenizer = tiny_tokenizer(vocab_size)
-    engine = HfDraftEngine(model, tokenizer, identity=b"d" * 32)
-    program = DrafterProgram(engine, DrafterConfig(max_support=min(256, vocab_size)))
-    return LocalDrafter(program, HfTargetEngine(target, tokenizer, identity=b"t" * 32))
-
-
-@contextmanager
-def served(engine: HfDraftEngine) -> Iterator[Address]:
-    """The drafter program on a real loopback socket, in a thread."""
-    program = DrafterProgram(engine, DrafterConfig(max_support=engine.vocab_size))
-    with DrafterServer(program, listen("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        try:
-            yield server.address
-        finally:
-            server.stop()
-            thread.join(10)
-    assert not thread.is_alive()
-
-
-def run(
-    model: Any, prompts: Sequence[Sequence[int]], drafter: Any = None, **arguments: Any
-) -> torch.Tensor:
-    """Call generate as a script would, left-padded; a drafter adds the two arguments."""
-    longest = max(map(len, prompts))
-    ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
-    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    if drafter is not None:
-        arguments |= {"custom_generate": remote_speculative, "drafter": drafter}
-    return model.generate(ids, attention_mask=mask, **arguments)
 
 
 class EvenAfterNine(LogitsProcessor):
@@ -137,7 +95,7 @@ def test_the_law_of_a_round_is_the_targets_with_real_rows_of_both_models() -> No
     """All drafts and outcomes of one round, K = 2: the first two tokens have p's joint law.
 
     q: the counts that the drafter draws from; p: the scored rows with those drafts in place. A
-    round that ends after one token continues with p after it. Largest measured distance: 4e-8.
+    round that ends after one token continues with p after it. Largest measured distance: 7e-8.
     """
     vocab_size, prompt = 6, [2, 5, 3]
     tokenizer = tiny_tokenizer(vocab_size)
@@ -257,17 +215,6 @@ def test_l31_nothing_is_kept_after_an_end_token_inside_a_proposal() -> None:
     assert report.finish is Finish.RULE
 
 
-class AfterThree(StoppingCriteria):
-    """Ends after three tokens, and writes down what it was shown."""
-
-    def __init__(self) -> None:
-        self.seen: list[list[int]] = []
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        self.seen.append(input_ids[0].tolist())
-        return torch.tensor([input_ids.shape[1] >= len(PROMPT) + 3])
-
-
 def test_the_callers_criteria_see_every_kept_token_once_and_in_order() -> None:
     model = target_model()
     criterion = AfterThree()
@@ -282,20 +229,6 @@ def test_the_callers_criteria_see_every_kept_token_once_and_in_order() -> None:
     )[0].tolist()
     assert len(text) == len(PROMPT) + 3
     assert criterion.seen == [text[: len(PROMPT) + count] for count in (1, 2, 3)]
-
-
-class Written(BaseStreamer):
-    """Keeps what was streamed."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.ended = 0
-
-    def put(self, value: torch.Tensor) -> None:
-        self.ids += value.reshape(-1).tolist()
-
-    def end(self) -> None:
-        self.ended += 1
 
 
 def test_the_streamer_of_the_call_gets_prompt_tokens_and_end() -> None:
@@ -427,73 +360,3 @@ def test_g21_each_row_of_a_batch_keeps_its_own_mask() -> None:
     )[:, len(PROMPT) :]
     assert set(text[0].tolist()) <= {2, 3, 4}
     assert set(text[1].tolist()) <= {5, 6, 7}
-
-
-def _right_padded(model: Any, **options: Any) -> Any:
-    ids = torch.tensor([PROMPT, [3, 4, 5, 0, 0, 0]])
-    mask = torch.tensor([[1] * 6, [1] * 3 + [0] * 3])
-    return model.generate(ids, attention_mask=mask, **options)
-
-
-def _two_rows(model: Any, **options: Any) -> Any:
-    return run(model, [PROMPT, [4]], **options)
-
-
-def _one_row(model: Any, **options: Any) -> Any:
-    return run(model, [PROMPT], **options)
-
-
-REFUSED: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
-    "beams": (_one_row, {"num_beams": 2, "do_sample": False}, "drop num_beams"),
-    "prompt_lookup": (_one_row, {"prompt_lookup_num_tokens": 3}, "another decoding"),
-    "scores": (_one_row, {"output_scores": True, "return_dict_in_generate": True}, "output_scores"),
-    "hidden": (_one_row, {"output_hidden_states": True}, "output_hidden_states"),
-    "static": (_one_row, {"cache_implementation": "static"}, "cache_implementation"),
-    "cache": (_one_row, {"cache": DynamicCache()}, "pass no cache"),
-    "embeddings": (
-        _one_row,
-        {"inputs_embeds": torch.zeros(1, len(PROMPT), 16)},
-        "only token ids",
-    ),
-    "positions": (
-        _one_row,
-        {"position_ids": torch.arange(3, 3 + len(PROMPT))[None]},
-        "position_ids",
-    ),
-    "right_padding": (_right_padded, {}, "padding_side"),
-    "streamed_batch": (_two_rows, {"streamer": Written()}, "only one row"),
-    "stateful": (_one_row, {"guidance_scale": 1.5}, "keeps state"),
-    "no_pad": (
-        _two_rows,
-        {
-            "eos_token_id": None,
-            "pad_token_id": None,
-            "stopping_criteria": StoppingCriteriaList([AfterThree()]),
-        },
-        "pad_token_id",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", sorted(REFUSED))
-def test_what_cannot_be_honoured_is_refused_in_words(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call, options, words = REFUSED[case]
-    model = target_model()
-    if case == "no_pad":
-        monkeypatch.setattr(model.generation_config, "eos_token_id", None)
-        monkeypatch.setattr(model.generation_config, "pad_token_id", None)
-    arguments = {"do_sample": True, "max_new_tokens": 4, "drafter": local_drafter(model)} | options
-    with pytest.raises(ConfigurationError, match=words):
-        call(model, custom_generate=remote_speculative, **arguments) if call is _right_padded else (
-            call(model, **arguments)
-        )
-
-
-def test_a_drafter_of_a_larger_vocabulary_is_refused() -> None:
-    wide = tiny_llama(24)
-    drafter = local_drafter(wide, tiny_llama(24, layers=1), vocab_size=24)
-    with pytest.raises(PairMismatchError) as caught:
-        run(target_model(), [PROMPT], drafter, do_sample=True, max_new_tokens=4)
-    assert caught.value.field == "vocab_size"

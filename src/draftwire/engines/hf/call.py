@@ -39,6 +39,7 @@ class RowTarget:
     end_tokens: frozenset[int] = frozenset()  # generate's stopping criteria hold them
 
     def __init__(self, context: HfTargetContext, vocab_size: int, max_context: int) -> None:
+        """Wrap the row's context."""
         self.vocab_size = vocab_size
         self.max_context = max_context
         self._context = context

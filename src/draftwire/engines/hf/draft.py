@@ -38,6 +38,7 @@ class HfDraftEngine:
     adaptation = Adaptation.NATIVE
 
     def __init__(self, model: Any, tokenizer: Any, *, identity: bytes | None = None) -> None:
+        """Take a model; ``identity`` None hashes its weights once."""
         require_usable(model)
         self._model = model
         self._sessions: set[CachedSequence] = set()

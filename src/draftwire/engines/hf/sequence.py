@@ -60,6 +60,7 @@ class CachedSequence:
     """
 
     def __init__(self, model: Any) -> None:
+        """Begin with no tokens."""
         self._model = model
         parameters = inspect.signature(model.forward).parameters
         # transformers 5 renamed the keyword on the way.

@@ -94,6 +94,7 @@ class HfTargetEngine:
         identity: bytes | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        """Take a model; ``identity`` None hashes its weights once."""
         require_usable(model)
         self._model = model
         self._options = dict(options or {})
