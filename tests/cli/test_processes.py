@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from draftwire.errors import ExitCode
-from tests.cli.conftest import Pair
+from tests.cli.conftest import Cli, Pair
 
 DRAFTWIRE = (sys.executable, "-m", "draftwire")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -81,8 +81,14 @@ def wait_for_children(process: subprocess.Popen[str]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("moment", ["starting", "measuring"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("starting", signal.SIGINT),
+        ("measuring", signal.SIGINT),
+        ("measuring", signal.SIGKILL),
+    ],
+)
 def test_an_interrupted_demo_leaves_no_process(
     pair: Pair, moment: str, number: signal.Signals
 ) -> None:
@@ -102,10 +108,10 @@ def test_an_interrupted_demo_leaves_no_process(
     assert "Traceback" not in err
 
 
-def test_demo_runs_and_reports(pair: Pair) -> None:
-    arguments = (*DRAFTWIRE, *demo_arguments(pair), "--quick")
-    done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT, check=True)
-    assert "\x1b" not in done.stdout
+def test_demo_runs_and_reports(cli: Cli, pair: Pair) -> None:
+    ran = cli(*demo_arguments(pair), "--quick")
+    assert ran.code == ExitCode.OK, ran.err
+    assert "\x1b" not in ran.out
     for said in (
         "accepted  ‹corrected›  «bonus»",
         "tokens per target pass",
@@ -116,13 +122,12 @@ def test_demo_runs_and_reports(pair: Pair) -> None:
         "colocated in one process",
         "target-only",
     ):
-        assert said in done.stdout
+        assert said in ran.out
+    assert children(os.getpid()) == []
 
 
-def test_demo_as_json(pair: Pair) -> None:
-    arguments = (*DRAFTWIRE, *demo_arguments(pair), "--quick", "--json")
-    done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT, check=True)
-    found = json.loads(done.stdout)
+def test_demo_as_json(cli: Cli, pair: Pair) -> None:
+    found = json.loads(cli(*demo_arguments(pair), "--quick", "--json").out)
     assert found["report"]["drafted"] > 0
     assert set(found["tokens_per_second"]) == {"remote", "colocated", "target-only"}
 
@@ -138,38 +143,23 @@ def address_of(process: subprocess.Popen[str]) -> tuple[str, int]:
     return "127.0.0.1", int(line.rpartition(":")[2])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serve_ends_cleanly_when_told(pair: Pair, number: signal.Signals) -> None:
+def test_serve_ends_cleanly_when_told(pair: Pair) -> None:
     with started(*serve_arguments(pair)) as process:
         with closing(socket.create_connection(address_of(process))):
-            process.send_signal(number)
+            process.send_signal(signal.SIGTERM)
             _, err = process.communicate(timeout=20)
         assert process.returncode == ExitCode.OK and "Traceback" not in err
 
 
-def test_serve_ends_with_its_standard_input(pair: Pair) -> None:
-    arguments = serve_arguments(pair, "--until-stdin-closes")
-    with started(*arguments, stdin=subprocess.PIPE) as process:
-        address_of(process)
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(timeout=20)
-        assert process.returncode == ExitCode.OK
-
-
-def test_a_port_in_use_is_one_clear_error(pair: Pair) -> None:
+def test_a_port_in_use_is_one_clear_error(cli: Cli, pair: Pair) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = str(listener.getsockname()[1])
-        arguments = ("serve", "--model", str(pair.drafter), "--port", port)
-        done = subprocess.run(
-            [*DRAFTWIRE, *arguments], capture_output=True, text=True, env=ENVIRONMENT, check=False
-        )
-    assert done.returncode == ExitCode.UNAVAILABLE
-    assert port in done.stderr and "Traceback" not in done.stderr
-    assert [line for line in done.stderr.splitlines() if line.startswith("draftwire: ")]
+        ran = cli("serve", "--model", str(pair.drafter), "--port", port)
+    assert ran.code == ExitCode.UNAVAILABLE
+    assert port in ran.err and ran.err.count("\n") == 1
 
 
-def test_a_generate_that_is_interrupted_says_so_and_frees_the_drafter(pair: Pair) -> None:
+def test_serve_outlives_a_generate_that_is_interrupted_and_ends_on_ctrl_c(pair: Pair) -> None:
     with started(*serve_arguments(pair)) as drafter:
         host, port = address_of(drafter)
         arguments = ("--drafter", f"{host}:{port}", "--max-tokens", "100", "--threads", "1")
@@ -181,3 +171,6 @@ def test_a_generate_that_is_interrupted_says_so_and_frees_the_drafter(pair: Pair
             assert process.returncode in (ExitCode.INTERRUPTED, ExitCode.OK)
             assert "Traceback" not in err
         assert drafter.poll() is None
+        drafter.send_signal(signal.SIGINT)
+        _, err = drafter.communicate(timeout=20)
+        assert drafter.returncode == ExitCode.OK and "Traceback" not in err
