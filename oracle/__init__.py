@@ -7,5 +7,7 @@ draftwire, so that a mistake there cannot be repeated here; only tests and tools
 - :mod:`oracle.words`: the keyed generator, and integers made of its words (A13-A15).
 - :mod:`oracle.decisions`: one draw, one round, decided by given words (A16-A22).
 - :mod:`oracle.laws`: the same decisions as probabilities, up to the law of a whole text.
-- :mod:`oracle.frames`: frames and messages, read and written from tables of its own.
+- :mod:`oracle.frames`: frames and payload fields, read and written from tables of its own.
+- :mod:`oracle.messages`: what each message must keep to, and the q rows of a reply.
+- :mod:`oracle.agreement`: what two HELLOs agree on.
 """

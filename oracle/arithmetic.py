@@ -14,7 +14,7 @@ TICKETS = 1 << 24
 WEIGHT_BITS = 38
 
 
-class Refused(Exception):  # noqa: N818 - it is a refusal, in the words of SPEC
+class Refused(Exception):
     """The rules refuse this input; ``code`` is the name SPEC gives the reason."""
 
     def __init__(self, code: str) -> None:

@@ -20,8 +20,8 @@ Value = int | float | bytes | str
 Fields = dict[str, Value]
 
 
-class Refused(Exception):  # noqa: N818 - a refusal, in the words of SPEC
-    """These bytes are not canonical; ``code`` is the name of the error code they are refused with."""
+class Refused(Exception):
+    """These bytes are not canonical; ``code`` names the error code that refuses them."""
 
     def __init__(self, code: str, field: str = "") -> None:
         super().__init__(f"{code} {field}".strip())

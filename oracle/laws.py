@@ -101,8 +101,7 @@ class Ending:
         """Whether ``text`` is complete."""
         return (
             len(text) >= self.max_tokens
-            or text[-1:] != ()
-            and text[-1] in self.end_tokens
+            or bool(self.end_tokens.intersection(text[-1:]))
             or any(text[-len(stop) :] == stop for stop in self.stops)
         )
 

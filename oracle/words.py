@@ -1,4 +1,4 @@
-"""The keyed generator and whole numbers made of its words, rules A13 to A15 of SPEC/arithmetic.md."""
+"""The keyed generator, and decisions made of its words: A13 to A15 of SPEC/arithmetic.md."""
 
 from __future__ import annotations
 

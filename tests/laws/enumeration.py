@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TypeVar
 from unittest.mock import patch
 
@@ -125,7 +125,7 @@ class Points:
         low, high = self._known.get(address, (ZERO, ONE))
         inside = sorted({edge for edge in edges if low < edge < high})
         cuts = [low, *inside, high]
-        sizes = [b - a for a, b in zip(cuts, cuts[1:], strict=False)]
+        sizes = [b - a for a, b in pairwise(cuts)]
         index = self._choices.choose([size / (high - low) for size in sizes])
         self._known[address] = (cuts[index], cuts[index + 1])
         return sum(edge <= cuts[index] for edge in edges)
