@@ -1,0 +1,460 @@
+"""Every decision of the CPU kernels equals the exact layer's, near ties above all (A17-A20, A22).
+
+Numbers U are chosen, not drawn: each spells a point next to a threshold or an edge, so close that
+binary64 cannot tell the sides apart, and words go on past the two that the kernels read.
+"""
+
+from fractions import Fraction
+from itertools import accumulate
+
+import numpy as np
+import pytest
+
+from draftwire.errors import ArithmeticRefusalError, RefusalCode
+from draftwire.exact import quantise as exact_quantise
+from draftwire.exact import verify as exact
+from draftwire.exact.counts import TICKETS, Counts
+from draftwire.exact.verify import Verdict
+from draftwire.exact.words import WORD_BITS, Address, Domain, KeyedWords, RequestKey
+from draftwire.kernels import cpu, cpu_verify
+from draftwire.kernels.rows import QRow
+
+SIZES = (1, 2, 3, 31, 32, 33, 511, 512, 513, 1000)
+LAST = 1 - Fraction(1, 2**192)  # the largest number of this file
+AT = {"generation": 1, "round": 1, "first_position": 0}
+
+
+def digits(u):
+    while True:
+        u *= 1 << WORD_BITS
+        word = u.numerator // u.denominator
+        yield word
+        u -= word
+
+
+class Numbers:
+    """One number U for each domain; at every position."""
+
+    def __init__(self, acceptance=Fraction(0), after=Fraction(0)):
+        self._numbers = {
+            Domain.ACCEPTANCE: acceptance,
+            Domain.CORRECTION: after,
+            Domain.BONUS: after,
+        }
+
+    def words(self, address: Address):
+        return digits(self._numbers[address.domain])
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often each decision was left to the exact layer."""
+    counted = {"accept": 0, "correction": 0, "target": 0}
+    for name in counted:
+        original = getattr(exact, name)
+
+        def spy(*args, name=name, original=original, **kwargs):
+            counted[name] += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(cpu.exact_verify, name, spy)
+    return counted
+
+
+def weights(size, rng):
+    """Rows of p that sums in binary64 get wrong."""
+    normal = rng.standard_normal(size)
+    yield np.ones(size)
+    yield np.full(size, 0.1)
+    yield np.exp(normal * 3)
+    yield np.exp(-np.arange(size, dtype=float))
+    yield np.where(np.arange(size) == size // 2, 1.0, 0.0)
+    yield np.where(np.arange(size) == 0, 1.0, 2.0**-53)  # lost when added one by one to the 1
+    yield np.where(np.arange(size) == size - 1, 1.0, 1e-300)
+    yield np.where(np.arange(size) % 3 == 0, np.exp(normal), 0.0)
+    yield np.full(size, 5e-324)
+    yield np.full(size, 1e308)
+    yield np.exp(np.minimum(normal * 200 - 100, 700))
+    yield np.where(np.arange(size) % 2, -0.0, 0.3)
+    yield 1 + rng.integers(0, 3, size) * 2.0**-52
+
+
+def proposals(size, p, rng):
+    """q's far from p, near it, equal to it, and of other support."""
+    fine = np.exp(rng.standard_normal(size) * 2)
+    for row in (
+        np.ones(size),
+        fine,
+        np.where(np.arange(size) == rng.integers(size), 1.0, 0.0),
+        np.where(p > 0, 0.0, 1.0),
+        np.where(rng.random(size) < 0.1, fine, 0.0),
+    ):
+        # Each costs the exact layer seconds at large V: there, a part of them a row of p.
+        if row.any() and (size < 100 or rng.random() < 0.4):
+            yield counts_of(row)
+    if size < 100 or rng.random() < 0.4:
+        yield counts_of(p)
+
+
+def counts_of(row):
+    tickets = exact_quantise.allocate(exact_quantise.integers(row.tolist()))
+    ids = tuple(v for v, count in enumerate(tickets) if count)
+    return Counts(len(tickets), TICKETS, ids, tuple(tickets[v] for v in ids))
+
+
+def rows_of(counts):
+    return QRow.of_counts(counts, dense=True), QRow.of_counts(counts, dense=False)
+
+
+def beside(value):
+    """Numbers in [0, 1) at and next to ``value``: one unit of the 48 bits, and far less, away."""
+    value = Fraction(value)
+    steps = [Fraction(1, 1 << bits) for bits in (20, 48, 60, 90)]
+    around = [value + sign * step for step in steps for sign in (-1, 1)]
+    if not value.denominator & (value.denominator - 1):
+        around.append(value)  # a tie that ends
+    return [u for u in around if 0 <= u < 1]
+
+
+def ended(u):
+    """``u`` cut after eight words: no tie of it with a fraction goes on for ever."""
+    return Fraction(u.numerator * 2**192 // u.denominator, 2**192)
+
+
+def both(p, counts, token, numbers):
+    """The verdict of the exact layer, found to be that of the kernels, for one draft."""
+    exact_row = exact_quantise.integers(p.tolist())
+    expected = exact.verify([exact_row] * 2, [(token, counts)], numbers, **AT)
+    rows = np.stack([p, p])
+    for q in rows_of(counts):
+        assert cpu.verify(rows, [token], [q], numbers, **AT) == expected
+    return expected
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_acceptance_equals_exact_beside_its_threshold(size):
+    rng = np.random.default_rng(size)
+    for p in weights(size, rng):
+        exact_row = exact_quantise.integers(p.tolist())
+        mass = sum(exact_row)
+        for counts in proposals(size, p, rng):
+            for token in {counts.ids[0], counts.ids[-1], int(rng.choice(counts.ids))}:
+                ratio = Fraction(exact_row[token] * TICKETS, counts.of(token) * mass)
+                for u in beside(min(ratio, Fraction(1))):
+                    after = Fraction(int(rng.integers(1 << 30)), 1 << 30)
+                    verdict = both(p, counts, token, Numbers(ended(u), after))
+                    assert (verdict.accepted == 1) == (ended(u) < ratio)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_correction_equals_exact_beside_every_kind_of_edge(size):
+    rng = np.random.default_rng(size + 1)
+    for p in weights(size, rng):
+        exact_row = exact_quantise.integers(p.tolist())
+        mass = sum(exact_row)
+        for counts in proposals(size, p, rng):
+            q = counts.dense()
+            residual = [max(a * TICKETS - c * mass, 0) for a, c in zip(exact_row, q, strict=True)]
+            rejected = [v for v in counts.ids if exact_row[v] * TICKETS < LAST * q[v] * mass]
+            if not rejected:
+                continue
+            edges = list(accumulate(residual))
+            some = {edges[0], edges[-1], edges[int(rng.integers(size))]}
+            points = {ended(u) for edge in some for u in beside(Fraction(edge, edges[-1]))}
+            for u in points | {Fraction(0)}:
+                numbers = Numbers(LAST, u)
+                token = both(p, counts, rejected[0], numbers).token
+                assert residual[token] > 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_target_equals_exact_beside_every_kind_of_edge(size):
+    rng = np.random.default_rng(size + 2)
+    for p in weights(size, rng):
+        exact_row = exact_quantise.integers(p.tolist())
+        edges = list(accumulate(exact_row))
+        some = {edges[0], edges[-1], *(edges[int(rng.integers(size))] for _ in range(4))}
+        points = {ended(u) for edge in some for u in beside(Fraction(edge, edges[-1]))}
+        for u in points | {Fraction(0)}:
+            token = cpu.target(p, digits(u))
+            assert token == exact.target(exact_row, digits(u))
+            assert p[token] > 0
+
+
+def test_the_exact_layer_decides_what_lies_within_the_bound_and_nothing_else(calls):
+    p = np.full(1000, 0.1)
+    counts = counts_of(np.where(np.arange(1000) < 10, 1.0, 0.0))
+    q = QRow.of_counts(counts, dense=False)
+    rows = np.stack([p, p])
+    ratio = Fraction(TICKETS, 1000 * counts.of(0))
+    edge = Fraction(1, 2)  # of the residual, flat over the 990 other ids
+
+    def run(acceptance, after):
+        for name in calls:
+            calls[name] = 0
+        cpu.verify(rows, [0], [q], Numbers(acceptance, after), **AT)
+        return tuple(calls.values())
+
+    near, far = Fraction(1, 1 << 60), Fraction(1, 1 << 30)
+    inside = edge + Fraction(1, 1980)  # the middle of an id's interval
+    assert run(ratio + far, inside) == (0, 0, 0)
+    assert run(ratio - far, inside) == (0, 0, 0)
+    assert run(ratio + near, inside) == (1, 0, 0)
+    assert run(ratio - near, inside) == (1, 0, 0)
+    assert run(ratio + far, edge + near) == (0, 1, 0)
+    assert run(ratio + far, edge - near) == (0, 1, 0)
+    assert run(ratio + far, edge + far) == (0, 0, 0)
+    assert run(ratio - far, edge + near) == (0, 0, 1)
+    assert run(ratio - far, edge + far) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("scale", [2.0**-1000, 2.0**-1074, 2.0**1000])
+def test_the_exact_layer_decides_for_masses_out_of_range(calls, scale):
+    p = np.full(8, 1.0) * scale
+    assert cpu.target(p, digits(Fraction(5, 16))) == 2
+    assert calls["target"] == 1
+
+
+def test_without_its_bound_the_kernel_would_decide_wrongly(monkeypatch):
+    """The rows and numbers of this file do catch a rounded decision."""
+    monkeypatch.setattr(cpu.cpu_verify, "bound_of", lambda size: 0.0)
+    rng = np.random.default_rng(5)
+    wrong = 0
+    for size in SIZES:
+        for p in weights(size, rng):
+            exact_row = exact_quantise.integers(p.tolist())
+            middle = Fraction(sum(exact_row[: size // 2 + 1]), sum(exact_row))
+            for u in {ended(u) for u in beside(middle)}:
+                wrong += cpu.target(p, digits(u)) != exact.target(exact_row, digits(u))
+    assert wrong > 0
+
+
+@pytest.mark.parametrize("size", [1, 7, 511, 512, 520, 1023, 5000])
+def test_sums_and_residuals_stay_within_a_half_of_the_bound(size):
+    rng = np.random.default_rng(size)
+    bound = Fraction(cpu_verify.bound_of(size)) / 2
+    for p in weights(size, rng):
+        mass = sum(Fraction(value) for value in p.tolist())
+        sums = np.empty(-(-size // cpu_verify.BLOCK))
+        total = cpu_verify.block_sums(p, sums)
+        if not cpu_verify.SMALLEST <= total <= cpu_verify.LARGEST:
+            continue
+        assert abs(Fraction(total) - mass) <= bound * mass
+        tickets = rng.multinomial(TICKETS, np.full(size, 1 / size)).astype(np.int32)
+        out = np.empty(size)
+        cpu_verify.residual_dense(p, TICKETS / total, tickets, out)
+        wrong = sum(
+            abs(Fraction(value) - max(Fraction(a) * TICKETS / mass - c, 0))
+            for value, a, c in zip(out.tolist(), p.tolist(), tickets.tolist(), strict=True)
+        )
+        assert wrong <= bound * TICKETS
+
+
+def test_many_random_rounds_equal_exact():
+    rng = np.random.default_rng(31)
+    for turn in range(1500):
+        size, depth = int(rng.integers(1, 9)), int(rng.integers(1, 4))
+        scale = rng.choice([0.5, 3.0, 200.0])
+        rows = np.exp(np.minimum(rng.standard_normal((depth + 1, size)) * scale, 700))
+        rows[:, 1:][rng.random((depth + 1, size - 1)) < 0.3] = 0.0
+        rows[:, 0] = np.maximum(rows[:, 0], 1e-300)
+        proposal = []
+        for _ in range(depth):
+            sparse = np.where(rng.random(size) < 0.4, 0.0, np.exp(rng.standard_normal(size)))
+            sparse[int(rng.integers(size))] += 1
+            counts = counts_of(sparse)
+            proposal.append((int(rng.choice(counts.ids)), counts))
+        source = KeyedWords(RequestKey(turn))
+        exact_rows = [exact_quantise.integers(row.tolist()) for row in rows]
+        at = {"generation": 3, "round": turn, "first_position": 17}
+        expected = exact.verify(exact_rows, proposal, source, **at)
+        for dense in (True, False):
+            q = [QRow.of_counts(counts, dense=dense) for _, counts in proposal]
+            assert cpu.verify(rows, [token for token, _ in proposal], q, source, **at) == expected
+        address = Address(3, turn, 17, Domain.TARGET_ONLY)
+        assert cpu.target(rows[0], source.words(address)) == exact.target(
+            exact_rows[0], source.words(address)
+        )
+
+
+def test_d4_a_greedy_drafter_on_a_token_of_no_mass():
+    p = np.array([3.0, 0.0, 5.0])
+    counts = Counts(3, TICKETS, (1,), (TICKETS,))
+    for part in range(64):
+        u = Fraction(part, 64)
+        expected = Verdict(0, 0 if u < Fraction(3, 8) else 2, "correction")
+        assert both(p, counts, 1, Numbers(Fraction(0), u)) == expected
+
+
+def test_d5_word_zero_and_every_edge():
+    p = np.array([0.0, 2.0, 0.0, 0.0, 2.0, 0.0])
+    counts = counts_of(np.array([4.0, 1.0, 1.0, 1.0, 1.0, 0.0]))
+    for edge in accumulate(counts.counts):
+        for u in [*beside(Fraction(edge, TICKETS)), Fraction(0), Fraction(1, 2)]:
+            verdict = both(p, counts, 0, Numbers(Fraction(0), u))
+            assert verdict == Verdict(0, 1 if u < Fraction(1, 2) else 4, "correction")
+
+
+def test_e48_p_equal_to_q_never_rejects():
+    for dense in ([1.0], [1.0, 1.0], [1.0, 3.0, 4.0], [0.0, 5.0, 11.0]):
+        p = np.array(dense)
+        counts = counts_of(p)
+        for token in counts.ids:
+            assert both(p / 2, counts, token, Numbers(LAST, Fraction(1, 3))).accepted == 1
+
+
+def test_g24_an_id_without_mass_is_never_emitted():
+    p = np.array([3.0, 0.0, 5.0])
+    rows = np.stack([p] * 3)
+    for counts in (counts_of(np.ones(3)), counts_of(np.array([1.0, 9.0, 1.0]))):
+        for first in range(3):
+            for u in [*beside(Fraction(3, 8)), Fraction(0), LAST]:
+                for q in rows_of(counts):
+                    verdict = cpu.verify(rows, [first, 1], [q, q], Numbers(u, u), **AT)
+                    assert verdict.token != 1
+                    assert verdict.accepted < 2 and (first != 1 or verdict.accepted == 0)
+
+
+def test_g25_one_legal_token_is_always_the_token(calls):
+    p = np.array([0.0] * 600 + [1.0] + [0.0] * 10)
+    rows = np.stack([p] * 3)
+    flat = QRow.of_counts(counts_of(np.ones(611)), dense=True)
+    point = QRow.of_counts(Counts(611, TICKETS, (600,), (TICKETS,)), dense=False)
+    for part in range(1, 64):
+        numbers = Numbers(Fraction(part, 64), Fraction(part, 64))
+        assert cpu.verify(rows, [5, 600], [flat, flat], numbers, **AT) == Verdict(
+            0, 600, "correction"
+        )
+        assert cpu.verify(rows, [600, 600], [point, flat], numbers, **AT) == Verdict(
+            2, 600, "bonus"
+        )
+    assert not any(calls.values())
+
+
+def test_p_as_processed_is_never_written_to():
+    rng = np.random.default_rng(0)
+    p = np.exp(rng.standard_normal(700))
+    counts = counts_of(np.exp(rng.standard_normal(700)))
+    rows = np.stack([p, p])
+    rows.flags.writeable = False
+    for q in rows_of(counts):
+        before = q.counts.tobytes()
+        q.counts.flags.writeable = False
+        numbers = Numbers(1 - Fraction(1, 1 << 40), Fraction(1, 3))
+        cpu.verify(rows, [counts.ids[0]], [q], numbers, **AT)
+        assert q.counts.tobytes() == before  # D7: nothing scales q in place
+
+
+NAN_WITH_SIGN = -np.nan
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ([1.0, np.nan], RefusalCode.NON_FINITE),
+        ([1.0, NAN_WITH_SIGN], RefusalCode.NON_FINITE),
+        ([np.inf, 1.0], RefusalCode.NON_FINITE),
+        ([-np.inf, 1.0], RefusalCode.NON_FINITE),
+        ([np.nan, -1.0], RefusalCode.NON_FINITE),
+        ([1.0, -1e-300], RefusalCode.NEGATIVE_WEIGHT),
+        ([0.0, 0.0], RefusalCode.ZERO_MASS),
+        ([0.0, -0.0], RefusalCode.ZERO_MASS),
+    ],
+)
+def test_e49_a_row_that_is_no_distribution_is_refused_when_it_is_reached(values, code):
+    bad, good = np.array(values), np.array([1.0, 1.0])
+    accepted = QRow.of_counts(Counts(2, TICKETS, (0, 1), (TICKETS // 2,) * 2), dense=True)
+    rejected = QRow.of_counts(Counts(2, TICKETS, (0,), (TICKETS,)), dense=True)
+    last = Numbers(Fraction(3, 4), Fraction(0))
+    for call in (
+        lambda: cpu.target(bad, digits(Fraction(0))),
+        lambda: cpu.verify(np.stack([good, bad]), [0], [accepted], last, **AT),
+        lambda: cpu.verify(np.stack([bad, good]), [0], [accepted], last, **AT),
+        lambda: exact_quantise.integers(bad.tolist()),
+    ):
+        with pytest.raises(ArithmeticRefusalError) as refusal:
+            call()
+        assert refusal.value.code is code
+    verdict = cpu.verify(np.stack([good, bad]), [0], [rejected], last, **AT)
+    assert verdict == Verdict(0, 1, "correction")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "code"),
+    [
+        ([], 1, RefusalCode.OUT_OF_RANGE),
+        ([0], 1, RefusalCode.OUT_OF_RANGE),
+        ([0], 3, RefusalCode.OUT_OF_RANGE),
+        ([2], 2, RefusalCode.OUT_OF_RANGE),
+        ([-1], 2, RefusalCode.OUT_OF_RANGE),
+        ([0, 1], 3, RefusalCode.ZERO_Q),
+    ],
+)
+def test_a_proposal_that_is_none_is_refused(tokens, rows, code):
+    point = QRow.of_counts(Counts(2, TICKETS, (0,), (TICKETS,)), dense=False)
+    with pytest.raises(ArithmeticRefusalError) as refusal:
+        cpu.verify(np.ones((rows, 2)), tokens, [point] * len(tokens), Numbers(), **AT)
+    assert refusal.value.code is code
+
+
+@pytest.mark.parametrize(
+    "p", [np.ones((2, 2), np.float32), np.ones((2, 3)), np.ones((2, 4))[:, ::2]]
+)
+def test_p_of_another_type_width_or_stride_is_refused(p):
+    point = QRow.of_counts(Counts(2, TICKETS, (0,), (TICKETS,)), dense=False)
+    with pytest.raises(ArithmeticRefusalError) as refusal:
+        cpu.verify(p, [0], [point], Numbers(), **AT)
+    assert refusal.value.code is RefusalCode.OUT_OF_RANGE
+
+
+def test_weights_of_are_exponentials_below_the_largest():
+    for dtype in (np.float32, np.float64):
+        scores = np.array([1.0, -np.inf, 3.0, -800.0], dtype)
+        row = cpu.weights_of(scores)
+        assert row.tolist() == [np.exp(-2.0), 0.0, 1.0, np.exp(-803.0)]
+
+
+@pytest.mark.parametrize(
+    ("scores", "code"),
+    [
+        (np.array([0.0, np.nan]), RefusalCode.NON_FINITE),
+        (np.array([0.0, np.inf]), RefusalCode.NON_FINITE),
+        (np.array([-np.inf, -np.inf]), RefusalCode.ZERO_MASS),
+        (np.array([]), RefusalCode.OUT_OF_RANGE),
+        (np.zeros(3, np.float16), RefusalCode.OUT_OF_RANGE),
+        (np.zeros((1, 3)), RefusalCode.OUT_OF_RANGE),
+    ],
+)
+def test_e48_scores_without_a_distribution_are_refused(scores, code):
+    with pytest.raises(ArithmeticRefusalError) as refusal:
+        cpu.weights_of(scores)
+    assert refusal.value.code is code
+
+
+def test_a_row_knows_its_counts_and_refuses_other_shapes():
+    counts = Counts(5, TICKETS, (1, 4), (5, TICKETS - 5))
+    for q in rows_of(counts):
+        assert q.exact() == counts
+        assert [q.of(token) for token in range(5)] == counts.dense()
+    for ids, tickets in (
+        (None, np.zeros(4, np.int32)),
+        (np.zeros(2, np.int32), np.zeros(3, np.int32)),
+        (np.zeros(0, np.int32), np.zeros(0, np.int32)),
+        (np.zeros(6, np.int32), np.zeros(6, np.int32)),
+    ):
+        with pytest.raises(ArithmeticRefusalError):
+            QRow(5, ids, tickets)
+    with pytest.raises(ArithmeticRefusalError):
+        QRow.of_counts(Counts(1, 8, (0,), (8,)), dense=True)
+
+
+def test_prepare_runs_every_loop_before_a_round_does():
+    cpu.prepare()
+    for module in (cpu.cpu_quantise, cpu.cpu_select, cpu.cpu_verify):
+        loops = {
+            name: loop
+            for name, loop in vars(module).items()
+            if hasattr(loop, "signatures") and not name.startswith("_")
+        }
+        assert loops
+        assert [name for name, loop in loops.items() if not loop.signatures] == []
