@@ -19,7 +19,7 @@ from draftwire.exact.words import WORD_BITS, Address, Domain, KeyedWords, Reques
 from draftwire.kernels import cpu, cpu_verify
 from draftwire.kernels.rows import QRow
 
-SIZES = (1, 2, 3, 31, 32, 33, 511, 512, 513, 1000)
+SIZES = (1, 2, 3, 31, 32, 33, 513, 1000)
 LAST = 1 - Fraction(1, 2**192)  # the largest number of this file
 AT = {"generation": 1, "round": 1, "first_position": 0}
 
