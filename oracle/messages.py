@@ -15,11 +15,13 @@ from typing import Any
 from oracle.frames import (
     HIDDEN_ITEM_BYTES,
     LAYOUTS,
+    TABLES,
     TICKETS,
     Frame,
     Refused,
     crc32c,
     read_fields,
+    table,
     table_bytes,
     write_fields,
 )
@@ -33,6 +35,7 @@ STATUSES = range(6)
 ERROR_CODES = frozenset(
     [*range(1, 10), *range(16, 19), *range(32, 35), *range(48, 61), *range(80, 91), *range(96, 104)]
 )
+FIELD_NAMES = {"", *(field for name in TABLES for field, _ in table(name))}
 
 
 def refuse_unless(holds: bool, code: str, field: str) -> None:
@@ -85,6 +88,7 @@ def read_message(frame: Frame, limits: Limits | None) -> Message:
         check_hello(checked, frame.version)
     elif frame.type == "ERROR":
         refuse_unless(checked["code"] in ERROR_CODES, "BAD_FIELD", "code")
+        refuse_unless(checked["field"] in FIELD_NAMES, "BAD_FIELD", "field")
     elif limits is None:
         raise Refused("UNEXPECTED_MESSAGE")
     else:

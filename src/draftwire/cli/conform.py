@@ -1,0 +1,134 @@
+"""``draftwire conform``: check vectors against this implementation, or say which it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from draftwire.cli.conformance import arithmetic, laws
+from draftwire.cli.conformance.reading import Mismatch, Vector, VectorFile, open_vectors
+from draftwire.errors import ConfigurationError, DraftwireError, ExitCode
+
+Check = Callable[[Vector], None]
+
+CHECKS: Final[dict[str, dict[str, Check]]] = {
+    "quantise": {
+        "quantise": arithmetic.check_quantise,
+        "allocate": arithmetic.check_allocate,
+        "fp32_weights": arithmetic.check_fp32_weights,
+        "exp64": arithmetic.check_exp64,
+    },
+    "words": {
+        "philox": arithmetic.check_philox,
+        "key": arithmetic.check_key,
+        "words": arithmetic.check_words,
+    },
+    "draw": {
+        "below": arithmetic.check_below,
+        "locate": arithmetic.check_locate,
+        "draw": arithmetic.check_draw,
+    },
+    "verdicts": {
+        "round": arithmetic.check_round,
+        "target_only": arithmetic.check_target_only,
+    },
+    "laws": {"text_law": laws.check_text_law},
+}
+"""What a vector of each kind and op is checked by."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """How many files and vectors were checked, and how many vectors failed."""
+
+    files: int = 0
+    vectors: int = 0
+    failed: int = 0
+
+    @property
+    def conforming(self) -> bool:
+        """Whether every vector was met."""
+        return not self.failed
+
+
+def run(files: Iterable[Path], report: Callable[[str], None]) -> Summary:
+    """Check every vector of every file; failures go to ``report`` line by line.
+
+    A file of a kind that is not known, or that is not whole, raises ConfigurationError; a vector
+    that this implementation does not meet is reported and counted.
+    """
+    summary = Summary()
+    for path in files:
+        file = open_vectors(path)
+        failed = _run_file(file, report)
+        summary.files += 1
+        summary.vectors += file.count
+        summary.failed += failed
+        met = file.count - failed
+        report(f"{path}: {met} of {file.count} {file.kind} vectors met")
+    return summary
+
+
+def _run_file(file: VectorFile, report: Callable[[str], None]) -> int:
+    checks = CHECKS.get(file.kind)
+    if checks is None:
+        known = ", ".join(CHECKS)
+        raise ConfigurationError(f'{file.path}: no checks for kind "{file.kind}" (known: {known})')
+    failed = 0
+    for vector in file.vectors():
+        problem = _problem(file, checks, vector)
+        if problem:
+            failed += 1
+            report(f"{vector['id']} ({vector.get('note', vector['op'])}): {problem}")
+    return failed
+
+
+def _problem(file: VectorFile, checks: dict[str, Check], vector: Vector) -> str | None:
+    check = checks.get(vector["op"])
+    if check is None:
+        raise ConfigurationError(f'{file.path}, {vector["id"]}: no check for op "{vector["op"]}"')
+    try:
+        check(vector)
+    except Mismatch as mismatch:
+        return str(mismatch)
+    except DraftwireError as error:
+        return f"refused here: {error}"
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{file.path}, {vector['id']}: is not a whole {vector['op']} vector "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    return None
+
+
+@click.command()
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE...",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print failures and the last line only.")
+def conform(files: tuple[Path, ...], quiet: bool) -> ExitCode:
+    """Check vectors (JSON lines) against this implementation.
+
+    FILE is a vector file as described in SPEC/conformance.md. Each vector is checked against the
+    plain-integer arithmetic, and against the kernels, the wire and the sessions where it concerns
+    them. Whoever writes a peer in another language runs the same files through it.
+
+    Exit code 0: every vector is met; 7: some are not; 3: a file is not a vector file.
+    """
+
+    def report(line: str) -> None:
+        if not quiet or not line.endswith("vectors met"):
+            click.echo(line)
+
+    summary = run(files, report)
+    verdict = "conforming" if summary.conforming else f"{summary.failed} not met"
+    click.echo(f"{summary.vectors} vectors in {summary.files} files: {verdict}")
+    return ExitCode.OK if summary.conforming else ExitCode.NOT_CONFORMING

@@ -1,0 +1,1 @@
+"""What ``draftwire conform`` checks: this implementation against vectors that it did not make."""
