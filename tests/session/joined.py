@@ -107,13 +107,15 @@ class HashDrafter:
         self.proposals: dict[tuple[int, int, int], Drawn] = {}
         self.draws: dict[tuple[int, Address], tuple[int, ...]] = {}
 
-    def draft(self, task: DraftTask) -> Drawn:
+    def draft(self, task: DraftTask, prefix: Sequence[int] | None = None) -> Drawn:
+        """Do a task as an engine would; ``prefix``: what the state must come to before a draw."""
         state = self.states.setdefault(task.session, [])
         assert task.keep <= len(state), "the session counts on a state that is not there"
         assert task.tokens, "at least the anchor is fed"
         del state[task.keep :]
         state += task.tokens
         assert len(state) == task.first_position
+        assert prefix is None or state == list(prefix), "the state is of other tokens"
         drawn: Drawn = []
         words = ProposalWords(task.proposal_key)
         for index in range(task.policy.depth):
@@ -175,7 +177,8 @@ class Joined:
         todo = self.to_drafter(message, as_bytes=as_bytes)
         parts = todo.parts
         if todo.task is not None:
-            parts = self.roster.reply(todo.task, self.drafter.draft(todo.task))
+            drawn = self.drafter.draft(todo.task, self.roster[todo.task.session].tokens)
+            parts = self.roster.reply(todo.task, drawn)
         return list(unpacked(parts, self.agreed))
 
     def ask(self, policy: ProposalPolicy | None = None) -> list[Received]:

@@ -226,10 +226,13 @@ class FaultyRounds(RuleBasedStateMachine):
         assert self.roster is not None
         task = self.tasks.pop() if last else self.tasks.popleft()
         if not self.roster.wanted(task):
+            if status is None:  # it had begun before it was given up
+                assert self.roster.reply(task, self.model.draft(task)) == []
             assert self.roster.decline(task, Status.INTERNAL) == []
             return
         if status is None:
-            parts = self.roster.reply(task, self.model.draft(task))
+            prefix = self.roster[1].tokens
+            parts = self.roster.reply(task, self.model.draft(task, prefix))
         else:
             parts = self.roster.decline(task, status)
         self.drafter.send_parts(parts)
@@ -367,18 +370,18 @@ def test_t37_faulty_rounds_over_v1():
 
 @pytest.mark.parametrize("machine", [FaultyRounds, FaultyRoundsV1])
 def test_t37_long_requests_over_a_bad_line(machine: type[FaultyRounds]):
-    """60 requests of up to 60 rounds, seeds 0..59, two rounds of three with faults in their way.
+    """40 requests of up to 50 rounds, seeds 0..39, two rounds of three with faults in their way.
 
     Each fault and each way to lose a proposal must have happened, and most rounds be good ones.
     """
     drops: Counter[DropReason] = Counter()
     faults: Counter[Fault] = Counter()
     emitted = 0
-    for seed in range(60):
+    for seed in range(40):
         source = random.Random(seed)
         one = machine()
         one.begin(seed)
-        for _ in range(60):
+        for _ in range(50):
             unlucky = source.sample(list(Fault), source.choice([0, 1, 1]))
             if Fault.DISCONNECT in unlucky and source.random() < 0.7:
                 unlucky = []

@@ -24,6 +24,7 @@ from tests.session.joined import (
     Joined,
     agreement,
     error_of,
+    reply_of,
     row_after,
     status_of,
     unpacked,
@@ -339,6 +340,26 @@ def test_a_task_that_nobody_wants_any_more_is_not_counted_on():
     proposal = joined.take(list(unpacked(parts, joined.agreed)))
     assert isinstance(proposal, Proposal)
     joined.check_proposal(proposal)
+
+
+def test_what_an_unwanted_task_did_to_the_models_state_is_not_counted_on():
+    """Lost rounds whose target-only tokens happen to be the drafts of a lost proposal."""
+    joined = Joined()
+    answer = joined.ask()
+    first, second = (row.token for row in reply_of(answer).rows[:2])
+    todo = None
+    for token in (first, second, 0):
+        joined.asking.give_up()
+        joined.asking.commit(0, Outcome.TARGET_ONLY, token)
+        todo = joined.to_drafter(joined.asking.ask(DENSE, 0.0, 1.0))
+        assert todo.task is not None
+        if token == first:  # it does this one in vain, and never begins the next
+            state = list(joined.drafter.states[1])
+            joined.drafter.draft(todo.task)
+            assert joined.drafter.states[1][4] != second, "otherwise nothing is at stake"
+            assert state[4] == second
+    assert todo is not None and todo.task is not None
+    joined.drafter.draft(todo.task, joined.asking.tokens)
 
 
 # limits

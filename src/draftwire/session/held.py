@@ -44,6 +44,5 @@ class Held:
         """Return the first position that it may lack, once it has read the rider."""
         if self.length is None:
             return 0
-        if rider is not None and rider.round == self.round:
-            return self.length + rider.accepted
-        return self.length
+        # A rider that accepts drafts is of the round whose proposal has shown the length.
+        return self.length + (0 if rider is None else rider.accepted)
