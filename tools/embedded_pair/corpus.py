@@ -35,7 +35,9 @@ class Corpus:
 
 def _bucket(name: str, salt: str, size: int) -> int:
     """A number below ``size`` that depends on the file's name alone, so that splits never move."""
-    return int.from_bytes(hashlib.sha256(f"{salt}:{name}".encode()).digest()[:8], "big") % size
+    digest = hashlib.sha256(f"{salt}:{name}".encode()).digest()
+    number = int.from_bytes(digest[:8], "big")
+    return number % size
 
 
 def _is_definition(node: ast.stmt) -> bool:
@@ -43,7 +45,7 @@ def _is_definition(node: ast.stmt) -> bool:
 
 
 def _first_line(node: ast.stmt) -> int:
-    decorators = getattr(node, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(d.lineno for d in decorators)])
 
 

@@ -27,7 +27,7 @@ def windows(stream: np.ndarray, width: int, count: int) -> Tensor:
 def token_losses(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
     """Nats of every token after the first, shape (windows, width - 1)."""
     rows = []
-    for chunk in tokens.split(8):
+    for chunk in torch.split(tokens, 8):
         logits = model(input_ids=chunk).logits[:, :-1].float()
         rows.append(cross_entropy(logits.transpose(1, 2), chunk[:, 1:], reduction="none"))
     return torch.cat(rows)
@@ -57,7 +57,7 @@ def acceptance(
 ) -> dict[str, float]:
     """Mean over positions of sum_x min(p(x), q(x)), both tempered alike, one a temperature."""
     sums = dict.fromkeys(TEMPERATURES, 0.0)
-    for chunk in tokens.split(8):
+    for chunk in torch.split(tokens, 8):
         p_logits = target(input_ids=chunk).logits.float()
         q_logits = drafter(input_ids=chunk).logits.float()
         for temperature in TEMPERATURES:

@@ -22,7 +22,7 @@ def orthogonalise(stack: Tensor) -> Tensor:
     """
     a, b, c = NEWTON_SCHULZ
     tall = stack.shape[1] > stack.shape[2]
-    x = stack.transpose(1, 2) if tall else stack
+    x: Tensor = stack.transpose(1, 2) if tall else stack
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(NEWTON_SCHULZ_STEPS):
         gram = x @ x.transpose(1, 2)
@@ -34,6 +34,7 @@ class Muon:
     """Momentum whose update is orthogonalised, over matrices grouped by shape."""
 
     def __init__(self, matrices: list[torch.nn.Parameter], rate: float) -> None:
+        """Group ``matrices`` by shape; ``rate`` is the base learning rate."""
         self.rate = rate
         self._groups: dict[tuple[int, ...], list[torch.nn.Parameter]] = defaultdict(list)
         for matrix in matrices:
@@ -46,7 +47,7 @@ class Muon:
     def step(self, scale: float) -> None:
         """Apply one update at ``scale`` times the base rate, and drop the gradients."""
         for shape, group in self._groups.items():
-            gradient = torch.stack([matrix.grad for matrix in group])
+            gradient = torch.stack([matrix.grad for matrix in group if matrix.grad is not None])
             momentum = self._momentum[shape]
             momentum.lerp_(gradient, 1 - MOMENTUM)
             update = orthogonalise(gradient.lerp_(momentum, MOMENTUM))
@@ -60,6 +61,7 @@ class Optimiser:
     """Muon over the blocks' matrices and AdamW over embeddings and norms, as one object."""
 
     def __init__(self, model: LlamaForCausalLM, matrix_rate: float, vector_rate: float) -> None:
+        """Take every parameter of ``model``, at the base rates for matrices and for the rest."""
         matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
         taken = {id(p) for p in matrices}
         rest = [p for p in model.parameters() if id(p) not in taken]
@@ -86,6 +88,7 @@ class Budget:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
+        """Start the clock."""
         self._start = time.monotonic()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
 
-from .measure import mean_loss
 from .optimiser import Budget, Optimiser
 
 LossFunction = Callable[[LlamaForCausalLM, Tensor, float], Tensor]
@@ -24,7 +24,10 @@ CHECK_SECONDS = 150.0
 
 @dataclass
 class Phase:
-    """One phase: what to draw, what to minimise, at which rates, and what was reached."""
+    """One phase: what to draw, what to minimise, at which rates, and what was reached.
+
+    ``score`` is measured on held-out text, lower is better; ``keep`` saves a new best model.
+    """
 
     name: str
     batches: Batches
@@ -32,7 +35,7 @@ class Phase:
     matrix_rate: float
     vector_rate: float
     budget: Budget
-    held_out: Tensor
+    score: Callable[[LlamaForCausalLM], float]
     keep: Callable[[LlamaForCausalLM], None]
     steps: int = 0
     tokens: int = 0
@@ -48,7 +51,8 @@ def random_windows(stream: np.ndarray, rng: np.random.Generator, width: int, cou
 def next_token_loss(model: LlamaForCausalLM, tokens: Tensor, used: float) -> Tensor:
     """Mean nats per token of the text itself."""
     logits = model(input_ids=tokens, use_cache=False).logits[:, :-1]
-    return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    loss: Tensor = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    return loss
 
 
 def distillation_loss(target: LlamaForCausalLM) -> LossFunction:
@@ -63,34 +67,40 @@ def distillation_loss(target: LlamaForCausalLM) -> LossFunction:
             p_log = target(input_ids=tokens, use_cache=False).logits.log_softmax(-1)
         q_log = model(input_ids=tokens, use_cache=False).logits.log_softmax(-1)
         p = p_log.exp()
-        divergence = (p * (p_log - q_log)).sum(-1).mean()
+        divergence: Tensor = (p * (p_log - q_log)).sum(-1).mean()
         weight = max(0.0, min(0.8, 2.0 * used - 1.0))
         if weight == 0.0:
             return divergence
-        variation = 0.5 * (p - q_log.exp()).abs().sum(-1).mean()
-        return (1.0 - weight) * divergence + weight * 2.0 * variation
+        variation: Tensor = 0.5 * (p - q_log.exp()).abs().sum(-1).mean()
+        return divergence.mul(1.0 - weight) + variation.mul(2.0 * weight)
 
     return loss
 
 
-def _check(phase: Phase, model: LlamaForCausalLM, elapsed: float) -> None:
-    reached = mean_loss(model, phase.held_out)
+def _check(phase: Phase, model: LlamaForCausalLM, elapsed: float) -> dict[str, Tensor] | None:
+    """Score the model; when it is the best so far, save it and return a copy of its weights."""
+    reached = phase.score(model)
     better = reached < phase.best
-    print(f"[{phase.name}] {elapsed:5.0f}s held-out {reached:.4f}{' *' if better else ''}", flush=True)
-    if better:
-        phase.best = reached
-        phase.keep(model)
+    mark = " best" if better else ""
+    print(f"[{phase.name}] {elapsed:5.0f}s score {reached:.4f}{mark}", flush=True)
+    if not better:
+        return None
+    phase.best = reached
+    phase.keep(model)
+    weights: dict[str, Tensor] = copy.deepcopy(model.state_dict())
+    return weights
 
 
 def run_phase(phase: Phase, model: LlamaForCausalLM) -> dict[str, float]:
-    """Train until the budget is used, keep the best model seen, and return what was reached."""
+    """Train until the budget is used, leave the best weights in ``model``, and report."""
     start = logged = checked = time.monotonic()
     optimiser = Optimiser(model, phase.matrix_rate, phase.vector_rate)
     recent: list[float] = []
+    best: dict[str, Tensor] = model.state_dict()
     while phase.budget.used < 1.0:
         batch = phase.batches(phase.steps)
         loss = phase.loss(model, batch, phase.budget.used)
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.step(phase.budget.scale())
         phase.steps += 1
         phase.tokens += batch.numel()
@@ -106,12 +116,13 @@ def run_phase(phase: Phase, model: LlamaForCausalLM) -> dict[str, float]:
             recent.clear()
             logged = now
         if now - checked > CHECK_SECONDS:
-            _check(phase, model, now - start)
+            best = _check(phase, model, now - start) or best
             checked = time.monotonic()
-    _check(phase, model, time.monotonic() - start)
+    best = _check(phase, model, time.monotonic() - start) or best
+    model.load_state_dict(best)
     return {
         "seconds": round(time.monotonic() - start, 1),
         "steps": phase.steps,
         "tokens": phase.tokens,
-        "held_out_loss": round(phase.best, 4),
+        "best_score": round(phase.best, 4),
     }

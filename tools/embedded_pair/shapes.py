@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -42,7 +43,7 @@ def new_model(layers: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(configuration(layers)).float()
 
 
-def silence_block(block: torch.nn.Module) -> None:
+def silence_block(block: Any) -> None:
     """Zero the two output projections of a block, which makes it the identity."""
     torch.nn.init.zeros_(block.self_attn.o_proj.weight)
     torch.nn.init.zeros_(block.mlp.down_proj.weight)
@@ -69,6 +70,18 @@ def deepen(shallow: LlamaForCausalLM) -> LlamaForCausalLM:
         if is_added(index):
             silence_block(block)
     return deep
+
+
+def load_shallow(folder: Path) -> LlamaForCausalLM:
+    """The shallow model inside an exported target whose added blocks are still the identity."""
+    deep = LlamaForCausalLM.from_pretrained(folder).float()
+    shallow = new_model(SHALLOW_LAYERS)
+    shallow.model.embed_tokens.load_state_dict(deep.model.embed_tokens.state_dict())
+    shallow.model.norm.load_state_dict(deep.model.norm.state_dict())
+    trained = [block for index, block in enumerate(deep.model.layers) if not is_added(index)]
+    for block, source in zip(shallow.model.layers, trained, strict=True):
+        block.load_state_dict(source.state_dict())
+    return shallow
 
 
 def without_added_blocks(deep: LlamaForCausalLM) -> LlamaForCausalLM:
