@@ -25,12 +25,14 @@ PATHS = ("colocated", "memory", "tcp")
 
 
 class Clock:
-    """Seconds that pass only when somebody waits."""
+    """Seconds that pass when somebody waits, and ``tick`` of them whenever somebody looks."""
 
-    def __init__(self) -> None:
+    def __init__(self, tick: float = 0.0) -> None:
         self.now = 1000.0
+        self.tick = tick
 
     def __call__(self) -> float:
+        self.now += self.tick
         return self.now
 
 

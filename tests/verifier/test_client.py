@@ -1,0 +1,425 @@
+"""Rounds under faults: each costs its own round, under a named reason, and drafting resumes."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.drafter.serve import DrafterServer
+from draftwire.errors import ConfigurationError, ProtocolError, TransportError
+from draftwire.exact.words import ProposalWords
+from draftwire.session.proposal import Proposal
+from draftwire.session.reasons import DropReason
+from draftwire.transport.channel import Channel, Part
+from draftwire.transport.memory import Fault, Faults, MemoryPair
+from draftwire.transport.tcp import bound_address, listen
+from draftwire.verifier.client import DraftClient
+from draftwire.verifier.drafting import Miss, MissReason
+from draftwire.verifier.generate import Kind, generate
+from draftwire.verifier.hello import verifier_hello
+from draftwire.verifier.remote import RemoteDrafter
+from draftwire.verifier.report import Report
+from draftwire.verifier.sampling import Sampling
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout, LayoutSet, Outcome, WireVersion
+from tests.paths import Clock, MemoryChannel, drafting, serving
+from tests.toys import ToyDrafter, ToyTarget, constant, mixed
+
+V = 11
+PROMPT = (1, 2, 3)
+POLICY = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=6)
+
+
+def pair_of_toys() -> tuple[ToyTarget, ToyDrafter]:
+    return ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1, sharpness=1.2), V)
+
+
+class Planned:
+    """A channel that does something to chosen rounds' answers; ``rounds`` counts STEPs sent."""
+
+    def __init__(self, inner: Channel, plan: dict[int, Callable[[Planned], None]]) -> None:
+        self.inner = inner
+        self.plan = plan
+        self.rounds = 0
+
+    def send(self, parts: Sequence[Part], deadline: float) -> None:
+        self.rounds += bytes(parts[0])[5] == 2  # the type byte of a STEP
+        self.inner.send(parts, deadline)
+        action = self.plan.get(self.rounds)
+        if action is not None and bytes(parts[0])[5] == 2:
+            action(self)
+
+    def receive_into(self, buffer: memoryview, deadline: float) -> int:
+        return self.inner.receive_into(buffer, deadline)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def run_with(
+    faults_of_round: dict[int, Fault], *, tokens: int = 60, seed: int = 7
+) -> tuple[list[Kind], Report, MemoryPair]:
+    """Generate over a memory pair; the drafter's answer to the n-th STEP suffers the fault."""
+    target, engine = pair_of_toys()
+    pairs: list[MemoryPair] = []
+
+    def pair() -> MemoryPair:
+        pairs.append(MemoryPair(Faults(longest=20.0), seed=3))
+        return pairs[-1]
+
+    def through(channel: Channel) -> Channel:
+        def afflict(planned: Planned) -> None:
+            pairs[-1].drafter.plan(faults_of_round[planned.rounds])
+
+        first = len(pairs) == 1
+        return Planned(channel, dict.fromkeys(faults_of_round, afflict) if first else {})
+
+    with drafting("memory", engine, target, pair=pair, through=through) as client:
+        sampling = Sampling(seed=seed, max_tokens=tokens)
+        run = generate(target, client, PROMPT, sampling, POLICY)
+        kinds = [emission.kind for emission in run]
+        assert len(kinds) == tokens
+    return kinds, run.report, pairs[0]
+
+
+def test_t37_one_lost_reply_costs_one_round_and_drafting_resumes() -> None:
+    kinds, report, _ = run_with({3: Fault.LOSE})
+    assert report.misses == {DropReason.MISSED_DEADLINE: 1}
+    assert report.discarded == {DropReason.MISSED_DEADLINE: 4}
+    assert kinds.count(Kind.TARGET_ONLY) <= 2  # that round, and a last one without room for drafts
+    at = kinds.index(Kind.TARGET_ONLY)
+    assert Kind.ACCEPTED in kinds[at + 1 :]
+    assert report.drafted == report.verified + 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "reasons"),
+    [
+        (Fault.LOSE, {DropReason.MISSED_DEADLINE}),
+        (Fault.CORRUPT, {DropReason.CORRUPT}),
+        (Fault.DISCONNECT, {DropReason.DISCONNECTED}),
+        (Fault.DELAY, {DropReason.MISSED_DEADLINE, None}),
+        (Fault.SPLIT, {None}),
+        (Fault.DUPLICATE, {None}),
+    ],
+)
+def test_a_fault_of_one_round_costs_at_most_that_round(
+    fault: Fault, reasons: set[DropReason | None]
+) -> None:
+    kinds, report, _ = run_with({2: fault, 6: fault})
+    assert set(report.misses) | {None} <= reasons | {None}
+    if None not in reasons:
+        assert set(report.misses) == reasons
+    assert sum(report.misses.values()) <= 2
+    assert Kind.ACCEPTED in kinds[-20:]
+
+
+@pytest.mark.parametrize("fault", [Fault.SPLIT, Fault.DUPLICATE])
+def test_faults_that_lose_nothing_leave_the_seeded_text_as_it_is(fault: Fault) -> None:
+    target, engine = pair_of_toys()
+    with drafting("colocated", engine, target) as client:
+        whole = [
+            e.kind
+            for e in generate(target, client, PROMPT, Sampling(seed=7, max_tokens=60), POLICY)
+        ]
+    assert run_with(dict.fromkeys(range(1, 30), fault))[0] == whole
+
+
+def test_x41_a_late_reply_is_dropped_by_its_id_and_the_next_one_is_used() -> None:
+    """Reply r comes after r + 1 was sent: r is counted as stale, r + 1 is a proposal."""
+    target, engine = pair_of_toys()
+    program = DrafterProgram(engine, DrafterConfig())
+    clock = Clock()
+
+    class Late(MemoryChannel):
+        """Holds back what the drafter says until it is released."""
+
+        held = False
+
+        def receive_into(self, buffer: memoryview, deadline: float) -> int:
+            if self.held:
+                clock.now = deadline
+                raise TimeoutError
+            return super().receive_into(buffer, deadline)
+
+    channel = Late(program, MemoryPair(), clock)
+    hello = verifier_hello(target)
+    client = DraftClient(
+        lambda until: channel, hello, deadline=1.0, connect_timeout=1.0, clock=clock
+    )
+    with client:
+        client.connect()
+        request = client.open(PROMPT, 99)
+        channel.held = True
+        missed = request.propose(POLICY)
+        assert missed == Miss(DropReason.MISSED_DEADLINE, "", 4)
+        request.commit(Outcome.TARGET_ONLY, 0, [5])
+        channel.pump()  # the drafter answers round 1 now
+        channel.held = False
+        proposal = request.propose(POLICY)
+        assert isinstance(proposal, Proposal)
+        assert (proposal.round, proposal.first_position) == (request.round, 4)
+        assert request.asking.drops[DropReason.STALE] >= 1
+        request.close()
+        channel.pump()
+        assert not engine.contexts
+
+
+def test_seeded_faults_of_every_kind_never_stop_the_text() -> None:
+    """60 texts, each chunk hit with probability 0.24: all are whole, every loss has a name."""
+    target, engine = pair_of_toys()
+    faults = Faults(0.04, 0.04, 0.04, 0.04, 0.04, 0.02, 0.02, longest=8.0)
+    seeds = iter(range(10_000))
+    drafted = 0
+    pairs: list[MemoryPair] = []
+
+    def pair() -> MemoryPair:
+        pairs.append(MemoryPair(faults, seed=next(seeds)))
+        return pairs[-1]
+
+    with drafting("memory", engine, target, pair=pair, clock=Clock(tick=0.02)) as client:
+        for seed in range(60):
+            sampling = Sampling(seed=seed, max_tokens=25)
+            run = generate(target, client, PROMPT, sampling, POLICY)
+            assert len(list(run)) == 25
+            report = run.report
+            assert report.drafted == report.verified + sum(report.discarded.values())
+            assert report.rounds == report.drafted_rounds + report.target_only_rounds
+            drafted += report.drafted_rounds
+    assert drafted > 200
+    happened = sum(sum(each.happened.values()) for each in pairs)
+    assert happened > 100
+
+
+def test_m56_when_nothing_ever_arrives_drafting_pauses_and_says_so() -> None:
+    """Every reply is too late: rounds are asked ever more seldom, none of it silently."""
+    target, engine = pair_of_toys()
+    with drafting(
+        "memory", engine, target, pair=lambda: MemoryPair(Faults(latency=1.0)), deadline=0.5
+    ) as client:
+        client.connect_timeout = 10.0
+        run = generate(target, client, PROMPT, Sampling(seed=1, max_tokens=100), POLICY)
+        assert {e.kind for e in run} == {Kind.TARGET_ONLY}
+    asked = run.report.misses[DropReason.MISSED_DEADLINE]
+    assert asked <= 9
+    assert run.report.misses[MissReason.PAUSED] == 99 - asked
+    assert run.report.discarded == {DropReason.MISSED_DEADLINE: 4 * asked}
+    assert any("pauses" in note for note in run.report.notes)
+
+
+def test_nobody_there_is_a_target_only_run_that_says_so() -> None:
+    listener = listen("127.0.0.1", 0)
+    address = bound_address(listener)
+    listener.close()
+    target = ToyTarget(mixed(V, 1), V)
+    with RemoteDrafter(address, target) as drafter:
+        run = generate(target, drafter, PROMPT, Sampling(seed=1, max_tokens=30), POLICY)
+        assert {e.kind for e in run} == {Kind.TARGET_ONLY}
+        assert set(run.report.misses) == {MissReason.NO_CONNECTION}
+        assert run.report.drafted == 0
+        assert len(run.report.notes) == 1
+        assert "the drafter is away" in run.report.notes[0]
+        assert str(address) in run.report.notes[0]
+        with pytest.raises(TransportError, match="draftwire serve"):
+            drafter.connect()
+
+
+def test_a_drafter_that_goes_and_comes_back_is_found_again() -> None:
+    """Its process ends in mid-text and another one listens at the same port: drafting resumes."""
+    target, engine = pair_of_toys()
+    with serving(DrafterProgram(engine, DrafterConfig())) as server:
+        address = server.address
+        drafter = RemoteDrafter(address, target)
+        run = generate(target, drafter, PROMPT, Sampling(seed=1, max_tokens=4000), POLICY)
+        kinds = [next(run).kind for _ in range(40)]
+        assert Kind.ACCEPTED in kinds
+    away = [next(run).kind for _ in range(40)]
+    assert Kind.TARGET_ONLY in away
+    program = DrafterProgram(engine, DrafterConfig())
+    program.warm_up()
+    server = DrafterServer(program, listen(address.host, address.port))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    deadline = time.monotonic() + 20
+    kinds = []
+    while Kind.ACCEPTED not in kinds and time.monotonic() < deadline:
+        time.sleep(0.002)
+        kinds.append(next(run).kind)
+    assert Kind.ACCEPTED in kinds
+    assert run.report.misses[MissReason.NO_CONNECTION] >= 1
+    run.close()
+    drafter.close()
+    server.stop()
+    thread.join(10)
+    assert not engine.contexts
+
+
+def test_law_8_a_drafter_that_does_not_draw_from_its_q_is_caught() -> None:
+    target, engine = pair_of_toys()
+    with drafting("tcp", engine, target, source=lambda key: ProposalWords(key ^ 1)) as client:
+        run = generate(target, client, PROMPT, Sampling(seed=1, max_tokens=30), POLICY)
+        assert {e.kind for e in run} == {Kind.TARGET_ONLY}
+    assert run.report.misses[DropReason.AUDIT_FAILED] >= 1
+    assert run.report.verified == 0
+    assert any("not drawn from the q" in note for note in run.report.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"tokenizer_hash": b"x" * 32}, "tokenizer_hash"),
+        ({"id_map_hash": b"x" * 32}, "id_map_hash"),
+        ({"vocab_size": V + 1}, "vocab_size"),
+    ],
+)
+def test_x43_another_identity_is_refused_with_the_field_named(
+    change: dict[str, object], field: str
+) -> None:
+    target, engine = pair_of_toys()
+    for name, value in change.items():
+        setattr(engine, name, value)
+    engine.table = mixed(engine.vocab_size, 1)
+    with drafting("tcp", engine, target) as client:
+        with pytest.raises(ProtocolError) as caught:
+            client.connect()
+        assert caught.value.field == field
+        run = generate(target, client, PROMPT, Sampling(seed=1, max_tokens=5), POLICY)
+        assert {e.kind for e in run} == {Kind.TARGET_ONLY}
+        assert field in run.report.notes[0]
+
+
+def test_x43_another_checkpoint_than_the_expected_one_is_refused() -> None:
+    target, engine = pair_of_toys()
+    with serving(DrafterProgram(engine, DrafterConfig())) as server:
+        for identity, fits in ((engine.identity, True), (b"z" * 32, False)):
+            with RemoteDrafter(server.address, target, draft_identity=identity) as drafter:
+                if fits:
+                    drafter.connect()
+                    continue
+                with pytest.raises(ProtocolError) as caught:
+                    drafter.connect()
+                assert caught.value.field == "draft_identity"
+
+
+def test_x43_versions_never_mix() -> None:
+    target, engine = pair_of_toys()
+    v1 = DrafterConfig(version=WireVersion.V1, layouts=LayoutSet.IDS_ONLY)
+    for config, version in ((v1, WireVersion.V2), (DrafterConfig(), WireVersion.V1)):
+        with (
+            drafting("tcp", engine, target, config=config, version=version) as client,
+            pytest.raises((ProtocolError, TransportError)),
+        ):
+            client.connect()
+
+
+def test_x45_a_reply_limit_that_cannot_carry_the_reply_is_refused_before_any_allocation() -> None:
+    """Dense, V = 151,936, K = 8 takes 4.9 MB a reply: a drafter that may send 1 MB refuses."""
+    wide = 151_936
+    target = ToyTarget(constant(1.0), wide)
+    engine = ToyDrafter(constant(1.0), wide)
+    config = DrafterConfig(max_reply_bytes=1 << 20)
+    with drafting("tcp", engine, target, config=config) as client:
+        with pytest.raises(ProtocolError) as caught:
+            client.connect()
+        assert caught.value.field == "max_reply_bytes"
+    with drafting("tcp", engine, target) as client:
+        assert client.connect().max_reply_bytes > 8 * 4 * wide
+
+
+def test_a_policy_that_was_not_offered_is_a_named_miss() -> None:
+    target, engine = pair_of_toys()
+    config = DrafterConfig(layouts=LayoutSet.DENSE)
+    with drafting("tcp", engine, target, config=config) as client:
+        run = generate(target, client, PROMPT, Sampling(seed=1, max_tokens=5), POLICY)
+        assert {e.kind for e in run} == {Kind.TARGET_ONLY}
+        assert set(run.report.misses) == {MissReason.NOT_OFFERED}
+        assert "does not offer" in run.report.notes[0]
+
+
+def test_the_depth_is_clipped_to_what_was_agreed() -> None:
+    target, engine = pair_of_toys()
+    with drafting("tcp", engine, target, config=DrafterConfig(max_depth=2)) as client:
+        run = generate(target, client, PROMPT, Sampling(seed=1, max_tokens=50), POLICY)
+        assert len(list(run)) == 50
+        assert len(run.report.proposed_by_position) == 2
+        assert not run.report.misses
+
+
+def test_sessions_over_the_limit_go_on_target_only() -> None:
+    target, engine = pair_of_toys()
+    config = DrafterConfig(max_sessions=2, max_slots=2)
+    with drafting("tcp", engine, target, config=config) as client:
+        runs = [
+            generate(target, client, PROMPT, Sampling(seed=seed, max_tokens=20), POLICY)
+            for seed in range(3)
+        ]
+        texts = [[next(run) for _ in range(20)] for run in runs[:2]]
+        del texts
+        third = list(runs[2])
+        assert len(third) == 20
+        for run in runs:
+            run.close()
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+def test_deadlines_are_finite_and_positive(seconds: float) -> None:
+    target = ToyTarget(mixed(V, 1), V)
+    with pytest.raises(ConfigurationError, match="deadline must be finite"):
+        RemoteDrafter("127.0.0.1:1", target, deadline=seconds)
+    with pytest.raises(ConfigurationError, match="connect_timeout must be finite"):
+        RemoteDrafter("127.0.0.1:1", target, connect_timeout=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "::1:7", "host:x", "host:70000"])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        RemoteDrafter(text, ToyTarget(mixed(V, 1), V))
+
+
+def test_a_peer_that_accepts_and_says_nothing_costs_the_connect_timeout_at_most() -> None:
+    listener = listen("127.0.0.1", 0)
+    target = ToyTarget(mixed(V, 1), V)
+    drafter = RemoteDrafter(bound_address(listener), target, connect_timeout=0.1)
+    began = time.monotonic()
+    run = generate(target, drafter, PROMPT, Sampling(seed=1, max_tokens=10), POLICY)
+    assert len(list(run)) == 10
+    assert time.monotonic() - began < 2.0
+    assert "HELLO" in run.report.notes[0]
+    drafter.close()
+    listener.close()
+
+
+def test_e52_no_sessions_then_one() -> None:
+    target, engine = pair_of_toys()
+    with drafting("tcp", engine, target) as client:
+        client.connect()
+        time.sleep(0.05)
+        assert engine.batches == []
+        run = generate(target, client, PROMPT, Sampling(seed=1, max_tokens=20), POLICY)
+        assert len(list(run)) == 20
+        assert not run.report.misses
+
+
+def test_d7_q_is_the_same_after_verification_as_when_it_arrived() -> None:
+    """Nothing scales a row in place: the proposal's bytes are the same before and after."""
+    target, engine = pair_of_toys()
+    kept: list[tuple[Proposal, list[bytes]]] = []
+    with drafting("tcp", engine, target) as client:
+        original = client.ask
+
+        def ask(request, policy):  # type: ignore[no-untyped-def]
+            result = original(request, policy)
+            if isinstance(result, Proposal):
+                kept.append((result, [row.counts.tobytes() for row in result.rows]))
+            return result
+
+        client.ask = ask  # type: ignore[method-assign]
+        list(generate(target, client, PROMPT, Sampling(seed=1, max_tokens=40), POLICY))
+    assert kept
+    for proposal, before in kept:
+        assert [row.counts.tobytes() for row in proposal.rows] == before
