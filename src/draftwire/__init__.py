@@ -10,12 +10,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from draftwire.drafter.program import DrafterConfig as DrafterConfig
+    from draftwire.drafter.serve import serve as serve
+    from draftwire.engines.hf import HfDraftEngine as HfDraftEngine
+    from draftwire.engines.hf import HfTargetEngine as HfTargetEngine
+    from draftwire.engines.hf import RemoteDrafter as RemoteDrafter
+    from draftwire.engines.hf import embedded_folder as embedded_folder
+    from draftwire.engines.hf import load_folder as load_folder
+    from draftwire.engines.hf import remote_speculative as remote_speculative
     from draftwire.errors import DraftwireError as DraftwireError
+    from draftwire.verifier.generate import generate as generate
+    from draftwire.verifier.report import Report as Report
+    from draftwire.verifier.sampling import Sampling as Sampling
+    from draftwire.wire.messages import ProposalPolicy as ProposalPolicy
+    from draftwire.wire.registry import Layout as Layout
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "DrafterConfig": "draftwire.drafter.program",
     "DraftwireError": "draftwire.errors",
+    "HfDraftEngine": "draftwire.engines.hf",
+    "HfTargetEngine": "draftwire.engines.hf",
+    "Layout": "draftwire.wire.registry",
+    "ProposalPolicy": "draftwire.wire.messages",
+    "RemoteDrafter": "draftwire.engines.hf",
+    "Report": "draftwire.verifier.report",
+    "Sampling": "draftwire.verifier.sampling",
+    "embedded_folder": "draftwire.engines.hf",
+    "generate": "draftwire.verifier.generate",
+    "load_folder": "draftwire.engines.hf",
+    "remote_speculative": "draftwire.engines.hf",
+    "serve": "draftwire.drafter.serve",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

@@ -1,0 +1,83 @@
+"""What the documents say of commands, files, names and codes is so."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+import draftwire
+from draftwire.cli.main import COMMANDS, cli
+from draftwire.cli.options import LayoutChoice
+from draftwire.cli.sizes import framed_bytes, payload_bytes
+from draftwire.errors import ExitCode
+from draftwire.wire.fields import POSITION_TABLE
+from draftwire.wire.registry import Layout
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+OTHER_PROGRAMS = {"--index-url", "--strict"}
+
+
+def flags() -> set[str]:
+    assert isinstance(cli, click.Group)
+    commands = [cli.get_command(click.Context(cli), name) for name in COMMANDS]
+    return {
+        opt for command in commands if command for param in command.params for opt in param.opts
+    }
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_flag_exists(document: Path) -> None:
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", document.read_text()))
+    assert named - OTHER_PROGRAMS <= flags() | {"--help", "--quick"}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_file_exists(document: Path) -> None:
+    named = re.findall(r"`((?:docs|SPEC|src|oracle|requirements)/[\w./*-]*)`", document.read_text())
+    for name in named:
+        assert list(ROOT.glob(name.rstrip("/"))), name
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_python_blocks_parse_and_import_public_names(document: Path) -> None:
+    for block in re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL):
+        if document.name == "ARCHITECTURE.md":
+            continue  # signatures, not programs
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module == "draftwire":
+                assert {name.name for name in node.names} <= set(draftwire.__all__)
+
+
+def test_the_exit_codes_of_the_table_are_all_of_them() -> None:
+    text = (ROOT / "docs/CLI.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| ([a-z ]+) \|", text, re.MULTILINE)
+    found = {int(code): name.strip().upper().replace(" ", "_") for code, name in rows}
+    assert found == {int(code): code.name for code in ExitCode}
+
+
+def test_every_make_target_of_the_readme_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text()):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_bytes_a_position_of_the_tuning_table() -> None:
+    text = (ROOT / "docs/TUNING.md").read_text()
+    said = re.search(r"`sparse:32` \| (\d+)", text)
+    wide = re.search(r"`sparse:64`, `sparse:256` \| (\d+), ([\d,]+)", text)
+    assert said and wide
+
+    def bytes_of(support: int) -> int:
+        choice = LayoutChoice(Layout.SPARSE, support)
+        found = framed_bytes(choice, 1000, 2) - framed_bytes(choice, 1000, 1)
+        assert found == payload_bytes(choice, 1000, 1) + POSITION_TABLE.bytes
+        return found
+
+    assert int(said[1]) == bytes_of(32)
+    assert int(wide[1]) == bytes_of(64)
+    assert int(wide[2].replace(",", "")) == bytes_of(256)
