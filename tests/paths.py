@@ -124,7 +124,7 @@ def drafting(
     config: DrafterConfig | None = None,
     source: ProposalSource = ProposalWords,
     audit: bool = True,
-    deadline: float = 5.0,
+    deadline: float = 20.0,
     through: Callable[[Channel], Channel] = lambda channel: channel,
     pair: Callable[[], MemoryPair] = MemoryPair,
     clock: Clock | None = None,
@@ -153,7 +153,7 @@ def drafting(
                 lambda until: through(TcpChannel.connect(server.address, until)),
                 hello,
                 deadline=deadline,
-                connect_timeout=5.0,
+                connect_timeout=20.0,
                 audit=audit,
             ) as client,
         ):

@@ -234,7 +234,7 @@ def test_a_drafter_that_goes_and_comes_back_is_found_again() -> None:
     target, engine = pair_of_toys()
     with serving(DrafterProgram(engine, DrafterConfig())) as server:
         address = server.address
-        drafter = RemoteDrafter(address, target)
+        drafter = RemoteDrafter(address, target, deadline=20.0)
         run = generate(target, drafter, PROMPT, Sampling(seed=1, max_tokens=4000), POLICY)
         kinds = [next(run).kind for _ in range(40)]
         assert Kind.ACCEPTED in kinds
@@ -297,7 +297,9 @@ def test_x43_another_checkpoint_than_the_expected_one_is_refused() -> None:
     target, engine = pair_of_toys()
     with serving(DrafterProgram(engine, DrafterConfig())) as server:
         for identity, fits in ((engine.identity, True), (b"z" * 32, False)):
-            with RemoteDrafter(server.address, target, draft_identity=identity) as drafter:
+            with RemoteDrafter(
+                server.address, target, deadline=20.0, draft_identity=identity
+            ) as drafter:
                 if fits:
                     drafter.connect()
                     continue

@@ -1,0 +1,300 @@
+"""The drafter program: batches over sessions, limits, and one session's trouble kept to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
+from draftwire.errors import ConfigurationError, ProtocolError
+from draftwire.session.asking import AskingSession
+from draftwire.session.link import AgreedEvent, Link
+from draftwire.session.proposal import Dropped, Proposal, Received
+from draftwire.session.reasons import DropReason
+from draftwire.verifier.hello import verifier_hello
+from draftwire.wire.messages import Cancel, ErrorMessage, ProposalPolicy
+from draftwire.wire.registry import Layout, LayoutSet, Outcome, WireVersion
+from tests.toys import ToyContext, ToyDrafter, ToyTarget, mixed
+
+V = 9
+DENSE = ProposalPolicy(Layout.DENSE, 3, 1.0)
+SPARSE = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=4)
+
+
+class Peer:
+    """A verifier by hand: a link and its sessions, bytes carried over one by one."""
+
+    def __init__(self, program: DrafterProgram[ToyContext]) -> None:
+        connection = program.connect()
+        assert connection is not None
+        self.connection: Connection[ToyContext] = connection
+        self.link = Link(verifier_hello(ToyTarget(mixed(V, 1), V)), 0.0)
+        self.sessions: dict[int, AskingSession] = {}
+        self.results: dict[int, list[Proposal | Dropped]] = {}
+        self.errors: list[ErrorMessage] = []
+        self.link.start()
+        self.send()
+        self.receive()
+        assert self.link.agreed is not None
+
+    def open(self, session: int, prompt: Sequence[int], *, slot: int | None = None) -> None:
+        self.sessions[session] = AskingSession(
+            session, session - 1 if slot is None else slot, prompt, 77 + session, self.link.agreed
+        )
+        self.results[session] = []
+
+    def ask(self, session: int, policy: ProposalPolicy) -> None:
+        self.link.send(self.sessions[session].ask(policy, 0.0, 1.0))
+        self.send()
+
+    def send(self) -> None:
+        for part in self.link.outgoing():
+            for byte in bytes(part):
+                self.connection.buffer()[0] = byte
+                self.connection.filled(1)
+
+    def receive(self) -> None:
+        store = bytearray(self.connection.outgoing.size)
+        self.connection.outgoing.take(memoryview(store))
+        for event in self.link.feed(bytes(store), 0.0):
+            if isinstance(event, Received):
+                message = event.message
+                if isinstance(message, ErrorMessage):
+                    self.errors.append(message)
+                result = self.sessions[message.session].take(event, 0.0)  # type: ignore[union-attr]
+                if result is not None:
+                    self.results[message.session].append(result)  # type: ignore[union-attr]
+            else:
+                assert isinstance(event, AgreedEvent)
+
+
+def program_of(engine: ToyDrafter, **limits: int) -> DrafterProgram[ToyContext]:
+    return DrafterProgram(engine, DrafterConfig(**limits))  # type: ignore[arg-type]
+
+
+def tokens_of(result: Proposal | Dropped) -> tuple[int, ...]:
+    assert isinstance(result, Proposal)
+    return result.tokens
+
+
+def test_steps_that_are_ready_together_are_drafted_as_one_batch_in_any_order() -> None:
+    """Sessions of two verifiers; the answers are those of drafting alone, whatever the order."""
+    prompts = {1: (1, 2), 2: (3,), 3: (4, 5, 6)}
+    alone: dict[int, tuple[int, ...]] = {}
+    for session, prompt in prompts.items():
+        peer = Peer(program := program_of(ToyDrafter(mixed(V, 2), V)))
+        peer.open(session, prompt)
+        peer.ask(session, DENSE)
+        program.draft()
+        peer.receive()
+        alone[session] = tokens_of(peer.results[session][0])
+    for order in ((1, 2, 3), (3, 1, 2)):
+        engine = ToyDrafter(mixed(V, 2), V)
+        program = program_of(engine)
+        peers = {1: Peer(program), 2: Peer(program)}
+        peers[3] = peers[1]
+        for session in order:
+            peers[session].open(session, prompts[session])
+            peers[session].ask(session, DENSE)
+        answered = program.draft()
+        assert set(answered) == {peers[1].connection, peers[2].connection}
+        assert engine.batches == [3, 3, 3]
+        for session in order:
+            peers[session].receive()
+        for session in order:
+            assert tokens_of(peers[session].results[session][0]) == alone[session]
+
+
+def test_the_context_is_rewound_and_only_what_is_new_is_fed() -> None:
+    engine = ToyDrafter(mixed(V, 2), V)
+    program = program_of(engine)
+    peer = Peer(program)
+    peer.open(1, (1, 2, 3, 4, 5))
+    peer.ask(1, DENSE)
+    program.draft()
+    peer.receive()
+    assert engine.extended == 5 + 2
+    drafts = tokens_of(peer.results[1][0])
+    peer.sessions[1].commit(1, Outcome.CORRECTION, (drafts[1] + 1) % V)
+    peer.ask(1, DENSE)
+    program.draft()
+    peer.receive()
+    # The first draft stands in the cache already; the correction and two new drafts are fed.
+    assert engine.extended == 7 + 1 + 2
+    proposal = peer.results[1][1]
+    held = [1, 2, 3, 4, 5, drafts[0], (drafts[1] + 1) % V, *tokens_of(proposal)[:-1]]
+    assert engine.contexts[0].tokens == held
+
+
+def test_a_cancel_frees_the_context_and_the_task() -> None:
+    engine = ToyDrafter(mixed(V, 2), V)
+    program = program_of(engine)
+    peer = Peer(program)
+    for session in (1, 2):
+        peer.open(session, (1, 2))
+        peer.ask(session, DENSE)
+    for cancel in peer.sessions[1].cancel():
+        peer.link.send(cancel)
+    peer.send()
+    program.draft()
+    peer.receive()
+    assert peer.results[1] == []
+    assert len(peer.results[2]) == 1
+    assert engine.batches == [1, 1, 1]
+    assert len(engine.contexts) == 1
+    for cancel in peer.sessions[2].cancel():
+        peer.link.send(cancel)
+    peer.send()
+    assert not engine.contexts
+
+
+def test_l26_a_cancel_of_an_older_generation_leaves_the_newer_alone() -> None:
+    engine = ToyDrafter(mixed(V, 2), V)
+    program = program_of(engine)
+    peer = Peer(program)
+    peer.open(1, (1, 2))
+    peer.ask(1, DENSE)
+    program.draft()
+    peer.receive()
+    old = peer.sessions[1].generation
+    resets = peer.sessions[1].reset()
+    for reset in resets:
+        peer.link.send(reset)
+    peer.ask(1, DENSE)
+    peer.link.send(Cancel(1, old))
+    peer.send()
+    program.draft()
+    peer.receive()
+    assert peer.sessions[1].generation > old
+    assert isinstance(peer.results[1][-1], Proposal)
+    assert len(engine.contexts) == 1
+
+
+def test_a_connection_that_ends_frees_all_its_sessions_and_no_others() -> None:
+    engine = ToyDrafter(mixed(V, 2), V)
+    program = program_of(engine)
+    one, other = Peer(program), Peer(program)
+    for peer in (one, other):
+        for session in (1, 2):
+            peer.open(session, (session,))
+            peer.ask(session, DENSE)
+    program.draft()
+    assert len(engine.contexts) == 4
+    program.disconnect(one.connection)
+    assert len(engine.contexts) == 2
+    assert program.connections == {other.connection}
+    other.receive()
+    assert isinstance(other.results[2][0], Proposal)
+
+
+def test_limits_of_connections_sessions_and_batches() -> None:
+    engine = ToyDrafter(mixed(V, 2), V)
+    program = program_of(engine, max_connections=1, max_sessions=3, max_slots=3, max_batch=2)
+    peer = Peer(program)
+    assert program.connect() is None
+    for session in (1, 2, 3):
+        peer.open(session, (session,))
+        peer.ask(session, DENSE)
+    program.draft()
+    assert program.waiting
+    program.draft()
+    assert not program.waiting
+    assert engine.batches == [2, 2, 2, 1, 1, 1]
+    peer.receive()
+    peer.open(4, (4,), slot=0)
+    peer.ask(4, DENSE)
+    peer.receive()
+    assert peer.errors[0].field == "max_sessions"
+    assert all(isinstance(peer.results[session][0], Proposal) for session in (1, 2, 3))
+
+
+class Failing(ToyDrafter):
+    """An engine that raises for every context that begins with token 0."""
+
+    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+        for context, tokens in batch:
+            if (*context.tokens, *tokens)[0] == 0:
+                context.tokens.extend(tokens)  # left in a state that nobody knows
+                raise RuntimeError("out of memory")
+        return super().extend(batch)
+
+
+def test_an_engine_that_fails_costs_the_culprits_proposal_alone() -> None:
+    engine = Failing(mixed(V, 2), V)
+    program = program_of(engine)
+    peer = Peer(program)
+    for session, prompt in ((1, (1, 2)), (2, (0, 5)), (3, (3,))):
+        peer.open(session, prompt)
+        peer.ask(session, DENSE)
+    program.draft()
+    peer.receive()
+    assert isinstance(peer.results[1][0], Proposal)
+    assert isinstance(peer.results[3][0], Proposal)
+    lost = peer.results[2][0]
+    assert isinstance(lost, Dropped)
+    assert lost.reason is DropReason.DECLINED_INTERNAL
+    # Whoever shared the batch goes on from a context that was made again.
+    drafts = tokens_of(peer.results[1][0])
+    peer.sessions[1].commit(1, Outcome.CORRECTION, (drafts[1] + 1) % V)
+    peer.ask(1, DENSE)
+    program.draft()
+    peer.receive()
+    assert isinstance(peer.results[1][1], Proposal)
+    peer.sessions[2].commit(0, Outcome.TARGET_ONLY, 4)
+    peer.ask(2, DENSE)
+    program.draft()
+    peer.receive()
+    assert isinstance(peer.results[2][1], Dropped)
+
+
+def test_e49_a_refused_row_is_declined_for_its_session_alone() -> None:
+    def table(context: tuple[int, ...]) -> Sequence[float]:
+        return [0.0] * V if context[0] == 0 else mixed(V, 2)(context)
+
+    program = program_of(ToyDrafter(table, V))
+    peer = Peer(program)
+    for session, prompt in ((1, (0,)), (2, (1,))):
+        peer.open(session, prompt)
+        peer.ask(session, SPARSE)
+    program.draft()
+    peer.receive()
+    lost = peer.results[1][0]
+    assert isinstance(lost, Dropped)
+    assert lost.reason is DropReason.DECLINED_REFUSED_ARITHMETIC
+    assert isinstance(peer.results[2][0], Proposal)
+
+
+def test_shutting_down_declines_what_waits() -> None:
+    program = program_of(ToyDrafter(mixed(V, 2), V))
+    peer = Peer(program)
+    peer.open(1, (1,))
+    peer.ask(1, DENSE)
+    program.shut_down()
+    assert not program.waiting
+    peer.receive()
+    lost = peer.results[1][0]
+    assert isinstance(lost, Dropped)
+    assert lost.reason is DropReason.DECLINED_SHUTTING_DOWN
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_sessions": 0},
+        {"max_depth": 0},
+        {"max_batch": 0},
+        {"max_connections": -1},
+        {"version": WireVersion.V1},
+    ],
+)
+def test_limits_that_nothing_could_be_done_under_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError):
+        DrafterConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_layouts_of_both_versions_are_refused() -> None:
+    with pytest.raises((ConfigurationError, ProtocolError)):
+        DrafterConfig(layouts=LayoutSet.IDS_ONLY | LayoutSet.DENSE)

@@ -1,0 +1,263 @@
+"""The drafter's process: strangers on the port, slow readers, many verifiers, a graceful end."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.drafter.serve import serve
+from draftwire.errors import ProtocolErrorCode, TransportError
+from draftwire.session.asking import AskingSession
+from draftwire.session.link import Closed, Link
+from draftwire.session.proposal import Proposal, Received
+from draftwire.transport.tcp import Address, bound_address, listen
+from draftwire.verifier.generate import Kind, generate
+from draftwire.verifier.hello import verifier_hello
+from draftwire.verifier.remote import RemoteDrafter
+from draftwire.verifier.sampling import Sampling
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import HEADER_BYTES, MAGIC, Layout
+from tests.paths import serving
+from tests.toys import ToyDrafter, ToyTarget, constant, mixed
+
+V = 11
+POLICY = ProposalPolicy(Layout.DENSE, 4, 1.0)
+RAN = Path("/tmp") / "draftwire-test-unpickled"
+
+
+class Bomb:
+    """What a pickle that is loaded would run."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (Path.touch, (RAN,))  # type: ignore[return-value]
+
+
+def receive_all(peer: socket.socket) -> bytes:
+    peer.settimeout(5)
+    received = bytearray()
+    try:
+        while piece := peer.recv(4096):
+            received += piece
+    except ConnectionResetError:
+        pass
+    return bytes(received)
+
+
+STRANGERS = {
+    "pickle": pickle.dumps(Bomb()),
+    "http": b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+    "random": random.Random(5).randbytes(4096),
+    "a megabyte of random": random.Random(6).randbytes(1 << 20),
+    "magic, then random": MAGIC + random.Random(7).randbytes(64),
+    "tls": bytes.fromhex("16030100c8010000c40303") + bytes(64),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_x40_a_stranger_gets_one_bounded_error_and_others_are_served(name: str) -> None:
+    RAN.unlink(missing_ok=True)
+    target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1), V)
+    with (
+        serving(DrafterProgram(engine, DrafterConfig())) as server,
+        RemoteDrafter(server.address, target, deadline=20.0) as drafter,
+    ):
+        run = generate(target, drafter, (1,), Sampling(seed=1, max_tokens=40), POLICY)
+        next(run)
+        with socket.create_connection(server.address) as stranger:
+            with contextlib.suppress(OSError):  # it may be refused before all of it was taken
+                stranger.sendall(STRANGERS[name])
+            answer = receive_all(stranger)
+        assert len(answer) <= 256
+        if answer:
+            assert answer[:4] == MAGIC
+            code = int.from_bytes(answer[HEADER_BYTES + 16 : HEADER_BYTES + 18], "little")
+            assert ProtocolErrorCode(code).name.startswith("BAD_")
+        list(run)
+        assert not run.report.misses
+    assert not RAN.exists()
+
+
+def test_a_hello_one_byte_at_a_time_is_answered() -> None:
+    target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1), V)
+    with (
+        serving(DrafterProgram(engine, DrafterConfig())) as server,
+        socket.create_connection(server.address) as peer,
+    ):
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = Link(verifier_hello(target), 0.0)
+        link.start()
+        for byte in b"".join(link.outgoing()):
+            peer.send(bytes([byte]))
+        while link.agreed is None:
+            count = peer.recv_into(link.buffer())
+            link.filled(count, 0.0)
+
+
+def test_x39_dense_replies_to_a_receiver_that_is_slow() -> None:
+    """1.2 MB a reply, then a small COMPLETE, several sessions pipelined, read in small pieces.
+
+    The socket's buffers are smaller than one reply, so the server must wait and go on where it
+    was; every checksum of every frame and row is checked by the session.
+    """
+    wide = 65_536
+    policy = ProposalPolicy(Layout.DENSE, 5, 1.0)
+    engine = ToyDrafter(lambda context: [1.0] * wide, wide)
+    target = ToyTarget(lambda context: [1.0] * wide, wide)
+    with serving(DrafterProgram(engine, DrafterConfig(max_depth=5))) as server:
+        peer = socket.socket()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        peer.connect(server.address)
+        link = Link(verifier_hello(target), 0.0)
+        link.start()
+        peer.sendall(b"".join(link.outgoing()))
+        while link.agreed is None:
+            link.filled(peer.recv_into(link.buffer()), 0.0)
+        asking = {s: AskingSession(s, s - 1, (s,), s, link.agreed) for s in (1, 2, 3)}
+        for each in asking.values():
+            link.send(each.ask(policy, 0.0, 1.0))
+        peer.sendall(b"".join(link.outgoing()))
+        time.sleep(0.2)
+        proposals: dict[int, Proposal] = {}
+        sizes = random.Random(3)
+        while len(proposals) < 3:
+            room = link.buffer()[: sizes.choice((1, 100, 4097, 50_000))]
+            event = link.filled(peer.recv_into(room), 0.0)
+            while event is not None:
+                assert not isinstance(event, Closed)
+                if isinstance(event, Received):
+                    session = event.message.session  # type: ignore[union-attr]
+                    result = asking[session].take(event, 0.0)
+                    if isinstance(result, Proposal):
+                        proposals[session] = result
+                event = link.filled(0, 0.0)
+        assert all(len(p.tokens) == 5 for p in proposals.values())
+        peer.close()
+
+
+def test_several_verifiers_at_once_get_their_own_texts() -> None:
+    target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1, sharpness=1.2), V)
+
+    def text(drafter: RemoteDrafter | None, seed: int) -> list[int]:
+        own = ToyTarget(mixed(V, 1), V)
+        run = generate(own, drafter, (1, 2), Sampling(seed=seed, max_tokens=60), POLICY)
+        tokens = [e.token for e in run]
+        if drafter is not None:
+            assert not run.report.misses
+        return tokens
+
+    program = DrafterProgram(engine, DrafterConfig())
+    with serving(program) as server:
+        with RemoteDrafter(server.address, target, deadline=20.0) as drafter:
+            expected = [text(drafter, seed) for seed in range(8)]
+        results: dict[int, list[int]] = {}
+
+        def work(seed: int) -> None:
+            with RemoteDrafter(server.address, target, deadline=20.0) as drafter:
+                results[seed] = text(drafter, seed)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert [results[seed] for seed in range(8)] == expected
+    assert not engine.contexts
+
+
+def test_connections_over_the_limit_are_closed_and_the_others_stay() -> None:
+    target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1), V)
+    with (
+        serving(DrafterProgram(engine, DrafterConfig(max_connections=1))) as server,
+        RemoteDrafter(server.address, target, deadline=20.0) as drafter,
+    ):
+        drafter.connect()
+        with (
+            RemoteDrafter(server.address, target, deadline=20.0) as other,
+            pytest.raises(TransportError, match="HELLO"),
+        ):
+            other.connect()
+        run = generate(target, drafter, (1,), Sampling(seed=1, max_tokens=10), POLICY)
+        assert Kind.ACCEPTED in {e.kind for e in run}
+
+
+def test_l32_a_verifier_that_vanishes_before_its_first_reply() -> None:
+    """The socket is closed with a STEP just sent: its context goes, the next one is served."""
+    target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1), V)
+    program = DrafterProgram(engine, DrafterConfig())
+    with serving(program) as server:
+        for _ in range(5):
+            drafter = RemoteDrafter(server.address, target, deadline=20.0)
+            drafter.connect()
+            request = drafter.open((1, 2), 5)
+            step = request.asking.ask(POLICY, 0.0, 1.0)
+            assert drafter._link is not None
+            assert drafter._channel is not None
+            drafter._link.send(step)
+            drafter._channel.send(drafter._link.outgoing(), time.monotonic() + 5)
+            drafter._channel.close()
+        with RemoteDrafter(server.address, target, deadline=20.0) as drafter:
+            run = generate(target, drafter, (1,), Sampling(seed=1, max_tokens=10), POLICY)
+            assert len(list(run)) == 10
+            assert not run.report.misses
+        deadline = time.monotonic() + 5
+        while (engine.contexts or program.connections) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not engine.contexts
+        assert not program.connections
+
+
+def test_serve_refuses_a_port_in_use_and_an_open_address() -> None:
+    engine = ToyDrafter(constant(*[1.0] * V), V)
+    listener = listen("127.0.0.1", 0)
+    with pytest.raises(TransportError, match="in use"):
+        serve(engine, DrafterConfig(), port=bound_address(listener).port)
+    listener.close()
+    with pytest.raises(TransportError, match="asks nobody who they are"):
+        serve(engine, DrafterConfig(), host="0.0.0.0")
+
+
+PROGRAM = """
+import sys
+from draftwire.drafter.program import DrafterConfig
+from draftwire.drafter.serve import serve
+from tests.toys import ToyDrafter, mixed
+serve(ToyDrafter(mixed(11, 1), 11), DrafterConfig(), ready=lambda a: print(a, flush=True))
+print("ended", flush=True)
+"""
+
+
+def test_a_signal_ends_the_process_gracefully() -> None:
+    """In mid-text: the process returns from serve, the text goes on with the target alone."""
+    command = [sys.executable, "-c", PROGRAM]
+    signals = (signal.SIGINT, signal.SIGTERM)
+    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in signals]
+    try:
+        for number, child in zip(signals, children, strict=True):
+            assert child.stdout is not None
+            address = Address.parse(child.stdout.readline().strip())
+            target = ToyTarget(mixed(V, 1), V)
+            with RemoteDrafter(address, target, deadline=20.0) as drafter:
+                run = generate(target, drafter, (1,), Sampling(seed=1, max_tokens=200), POLICY)
+                kinds = [next(run).kind for _ in range(50)]
+                assert Kind.ACCEPTED in kinds
+                child.send_signal(number)
+                assert child.stdout.readline().strip() == "ended"
+                assert child.wait(20) == 0
+                kinds = [e.kind for e in run]
+                assert len(kinds) == 150
+                assert kinds[-1] is Kind.TARGET_ONLY
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
