@@ -6,17 +6,22 @@ python -m tools.vectors [FOLDER]
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 
-from tools.vectors import arithmetic, verdicts, words
-from tools.vectors.form import write
+from tools.vectors import arithmetic, frames, refusals, verdicts, words
+from tools.vectors.form import Vector, write
 
-KINDS = {
+KINDS: dict[str, Callable[[], Iterable[Vector]]] = {
     "quantise": arithmetic.vectors,
     "words": words.keyed,
     "draw": words.decided,
     "verdicts": verdicts.rounds,
     "laws": verdicts.texts,
+    "frames": lambda: chain(
+        frames.good(), frames.bad_frames(), frames.hellos(), refusals.vectors()
+    ),
 }
 
 

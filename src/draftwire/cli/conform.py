@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from draftwire.cli.conformance import arithmetic, laws
+from draftwire.cli.conformance import arithmetic, laws, wire
 from draftwire.cli.conformance.reading import Mismatch, Vector, VectorFile, open_vectors
 from draftwire.errors import ConfigurationError, DraftwireError, ExitCode
 
@@ -37,6 +37,7 @@ CHECKS: Final[dict[str, dict[str, Check]]] = {
         "target_only": arithmetic.check_target_only,
     },
     "laws": {"text_law": laws.check_text_law},
+    "frames": {"stream": wire.check_stream, "hello": wire.check_hello},
 }
 """What a vector of each kind and op is checked by."""
 
