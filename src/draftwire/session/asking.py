@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
 from draftwire.session.flight import Flight
@@ -28,14 +27,6 @@ from draftwire.wire.messages import (
 from draftwire.wire.registry import Layout, Outcome, Status
 
 __all__ = ["AskingSession", "Dropped", "Proposal", "Received"]
-
-
-@dataclass(slots=True)
-class _Finished:
-    """The round that ended last: what its commit says."""
-
-    rider: CommitRider
-    token: int | None
 
 
 class AskingSession:
@@ -82,7 +73,8 @@ class AskingSession:
         self._prefix = Prefix(prompt)
         self._flight: Flight | None = None
         self._proposal: Proposal | None = None
-        self._last: _Finished | None = None
+        self._last: CommitRider | None = None  # how the round before ended
+        self._last_token: int | None = None  # and the token that was drawn in it
         self._held = Held()
 
     # what is committed
@@ -142,8 +134,7 @@ class AskingSession:
             self.generation, self.round, self._last = self.generation + 1, 0, None
         self.state = following
         self.round += 1
-        rider = None if self._last is None else self._last.rider
-        base = self._held.base(rider)
+        base = self._held.base(self._last)
         step = Step(
             session=self.session,
             slot=self.slot,
@@ -151,7 +142,7 @@ class AskingSession:
             round=self.round,
             anchor=len(self._prefix) - 1,
             policy=policy,
-            commit=NO_RIDER if rider is None else rider,
+            commit=self._last or NO_RIDER,
             context_version=self.context_version,
             proposal_key=0 if policy.layout is Layout.IDS_ONLY else self._proposal_key,
             prefix_digest=self._prefix.digest(),
@@ -233,7 +224,7 @@ class AskingSession:
         self.state = advance(self.state, Input.COMMIT)
         kept = [] if proposal is None else list(proposal.tokens[:accepted])
         self._prefix.extend(kept if token is None else [*kept, token])
-        self._last = _Finished(CommitRider(self.round, accepted, outcome), token)
+        self._last, self._last_token = CommitRider(self.round, accepted, outcome), token
         self._proposal = None
 
     # the end
@@ -243,9 +234,9 @@ class AskingSession:
 
         None when the drafter made no proposal in it, and so has nothing to be told.
         """
-        if self._last is None or self._held.round != self.round:
+        rider, token = self._last, self._last_token
+        if rider is None or self._held.round != self.round:
             return None
-        rider, token = self._last.rider, self._last.token
         return Commit(
             session=self.session,
             generation=self.generation,
