@@ -18,8 +18,8 @@ from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel, Part
 from draftwire.transport.memory import Fault, Faults, MemoryPair
 from draftwire.transport.tcp import bound_address, listen
-from draftwire.verifier.client import DraftClient
-from draftwire.verifier.drafting import Miss, MissReason
+from draftwire.verifier.client import ClientRequest, DraftClient
+from draftwire.verifier.drafting import Drafted, Miss, MissReason
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.remote import RemoteDrafter
@@ -407,20 +407,22 @@ def test_e52_no_sessions_then_one() -> None:
         assert not run.report.misses
 
 
-def test_d7_q_is_the_same_after_verification_as_when_it_arrived() -> None:
+def test_d7_q_is_the_same_after_verification_as_when_it_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nothing scales a row in place: the proposal's bytes are the same before and after."""
     target, engine = pair_of_toys()
     kept: list[tuple[Proposal, list[bytes]]] = []
+    propose = ClientRequest.propose
+
+    def keeping(request: ClientRequest, policy: ProposalPolicy) -> Drafted:
+        result = propose(request, policy)
+        if isinstance(result, Proposal):
+            kept.append((result, [row.counts.tobytes() for row in result.rows]))
+        return result
+
+    monkeypatch.setattr(ClientRequest, "propose", keeping)
     with drafting("tcp", engine, target) as client:
-        original = client.ask
-
-        def ask(request, policy):  # type: ignore[no-untyped-def]
-            result = original(request, policy)
-            if isinstance(result, Proposal):
-                kept.append((result, [row.counts.tobytes() for row in result.rows]))
-            return result
-
-        client.ask = ask  # type: ignore[method-assign]
         list(generate(target, client, PROMPT, Sampling(seed=1, max_tokens=40), POLICY))
     assert kept
     for proposal, before in kept:
