@@ -89,7 +89,7 @@ def test_installs_into_an_empty_environment_and_runs_the_demo(wheel: Path, tmp_p
     pins = tmp_path / "pins.txt"
     text = (ROOT / "requirements" / "run.txt").read_text()
     pins.write_text("\n".join(line for line in text.splitlines() if "==" in line))
-    install = [python, "-m", "pip", "install", "-q", "-c", pins, f"{wheel}[hf]"]
+    install = [python, "-m", "pip", "install", "-q", "--no-compile", "-c", pins, f"{wheel}[hf]"]
     subprocess.run(install, check=True, capture_output=True)
 
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

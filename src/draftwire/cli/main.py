@@ -6,6 +6,7 @@ quick; the short help of each stands here for the same reason.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -105,4 +106,8 @@ def run(arguments: Sequence[str] | None = None) -> ExitCode | int:
 
 def main() -> NoReturn:
     """Entry point of the ``draftwire`` script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A text may hold characters that this terminal cannot show; that is no reason to end.
+            stream.reconfigure(errors="replace")
     sys.exit(int(run()))

@@ -11,7 +11,7 @@ import click
 from draftwire.cli.comparing import REMOTE, Trio, compare, policy_for, rates_of, trio
 from draftwire.cli.demo import DemoOptions
 from draftwire.cli.notes import Notes
-from draftwire.cli.progress import Counting, working
+from draftwire.cli.progress import Counting
 from draftwire.cli.screen import TextStream, legend, wants_colour
 from draftwire.cli.summary import line, rates, report_lines
 from draftwire.verifier.generate import generate
@@ -59,17 +59,14 @@ def _stream(pair: Trio, options: DemoOptions, policy: ProposalPolicy) -> Report:
     write(f"depth {options.depth}, q as {options.layout}, temperature {options.temperature:g}\n")
     write(f"{legend(colour)}\n\n{options.prompt}")
     stream = TextStream(write, pair.target.decode, colour=colour, marks=True)
-    with (
-        working("first round"),
-        generate(
-            pair.target.engine,
-            pair.drafters[REMOTE],
-            prompt,
-            _sampling(options),
-            policy,
-            decode=pair.target.decode,
-        ) as running,
-    ):
+    with generate(
+        pair.target.engine,
+        pair.drafters[REMOTE],
+        prompt,
+        _sampling(options),
+        policy,
+        decode=pair.target.decode,
+    ) as running:
         for emission in running:
             stream.add(emission)
     stream.finish(pair.target.decode(running.tokens))
