@@ -67,6 +67,8 @@ TYPES = {
     8: "ERROR",
     9: "PING",
     10: "PONG",
+    11: "CHALLENGE",
+    12: "PROOF",
 }
 TYPE_NUMBERS = {name: number for number, name in TYPES.items()}
 
@@ -108,6 +110,8 @@ TABLES: dict[str, str] = {
     "ERROR": "session:u64 generation:u32 round:u32 code:u16 reserved:zero2 field:text32",
     "PING": "nonce:u64",
     "PONG": "nonce:u64",
+    "CHALLENGE": "nonce:bytes32",
+    "PROOF": "proof:bytes32",
 }
 INTEGERS = {"u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q", "i32": "<i"}
 
@@ -220,7 +224,11 @@ def read_header(head: bytes, version: int, bounds: Mapping[str, int]) -> tuple[s
     if flags:
         raise Refused("BAD_FLAGS")
     if TYPES[number] not in bounds:
-        raise Refused("UNEXPECTED_MESSAGE")
+        key = {"CHALLENGE": "nonce", "PROOF": "proof"}
+        for due, field in key.items():
+            if due in bounds:
+                raise Refused("AUTHENTICATION_FAILED", field)
+        raise Refused("AUTHENTICATION_FAILED" if TYPES[number] in key else "UNEXPECTED_MESSAGE")
     if length > bounds[TYPES[number]]:
         raise Refused("FRAME_TOO_LARGE")
     if length < table_bytes(TYPES[number]):

@@ -33,7 +33,7 @@ IDS_ONLY, DENSE, SPARSE = LAYOUTS["IDS_ONLY"], LAYOUTS["DENSE"], LAYOUTS["SPARSE
 OUTCOMES = {"NONE": 0, "CORRECTION": 1, "BONUS": 2, "TARGET_ONLY": 3, "ENDED": 4}
 STATUSES = range(6)
 ERROR_CODES = frozenset(
-    [*range(1, 10), *range(16, 19), *range(32, 35), *range(48, 61), *range(80, 91), *range(96, 104)]
+    [*range(1, 10), *range(16, 19), *range(32, 36), *range(48, 61), *range(80, 91), *range(96, 104)]
 )
 FIELD_NAMES = {"", *(field for name in TABLES for field, _ in table(name))}
 
@@ -73,6 +73,8 @@ def bounds(limits: Limits) -> dict[str, int]:
 
 
 BOUNDS_BEFORE_HELLO = {name: table_bytes(name) for name in ("HELLO", "ERROR")}
+BOUNDS_BEFORE_NONCE = {name: table_bytes(name) for name in ("CHALLENGE", "ERROR")}
+BOUNDS_BEFORE_PROOF = {name: table_bytes(name) for name in ("PROOF", "ERROR")}
 
 
 # Reading -----------------------------------------------------------------------------------------
@@ -89,6 +91,8 @@ def read_message(frame: Frame, limits: Limits | None) -> Message:
     elif frame.type == "ERROR":
         refuse_unless(checked["code"] in ERROR_CODES, "BAD_FIELD", "code")
         refuse_unless(checked["field"] in FIELD_NAMES, "BAD_FIELD", "field")
+    elif frame.type in ("CHALLENGE", "PROOF"):
+        pass  # any 32 bytes
     elif limits is None:
         raise Refused("UNEXPECTED_MESSAGE")
     else:

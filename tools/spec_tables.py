@@ -25,6 +25,7 @@ SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i32": 4, "f32": 4}
 ENUMERATIONS: Sequence[type[IntEnum]] = (
     registry.WireVersion,
     registry.Role,
+    registry.KeyPurpose,
     registry.Layout,
     registry.Adaptation,
     registry.HiddenDtype,
@@ -35,6 +36,8 @@ CONSTANTS = (
     ("magic", f"`{registry.MAGIC.decode()}`"),
     ("header bytes", registry.HEADER_BYTES),
     ("trailer bytes", registry.TRAILER_BYTES),
+    ("frame MAC bytes", registry.FRAME_MAC_BYTES),
+    ("label of a key's use", f"`{registry.KEY_LABEL.decode()}`"),
     ("M, tickets", registry.TICKETS),
     ("B, weight bits", registry.WEIGHT_BITS),
     ("b, word bits", registry.WORD_BITS),

@@ -102,6 +102,7 @@ class ProtocolErrorCode(IntEnum):
     HELLO_REFUSED = 32
     UNEXPECTED_MESSAGE = 33
     WRONG_VERSION_FOR_LAYOUT = 34
+    AUTHENTICATION_FAILED = 35
     # q, one code for each rejection of the origin
     DUPLICATE_ID = 48
     UNSORTED_SUPPORT = 49

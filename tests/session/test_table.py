@@ -91,6 +91,7 @@ def test_markdown_shows_the_whole_table():
 
 
 LINK_PRODUCT = {
+    link.LinkState.KEYED: {"PROVED": "FRESH", "FAULT": "CLOSED", "END": "CLOSED"},
     link.LinkState.FRESH: {"HELLO": "GREETED", "FAULT": "CLOSED", "END": "CLOSED"},
     link.LinkState.GREETED: {"HELLO": "AGREED", "FAULT": "CLOSED", "END": "CLOSED"},
     link.LinkState.AGREED: {"MESSAGE": "AGREED", "FAULT": "CLOSED", "END": "CLOSED"},

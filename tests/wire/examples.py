@@ -13,6 +13,7 @@ from draftwire.wire.fields import FIELD_NAMES
 from draftwire.wire.frames import encode_frame, frame_bytes
 from draftwire.wire.messages import (
     Cancel,
+    Challenge,
     Commit,
     CommitRider,
     Complete,
@@ -21,6 +22,7 @@ from draftwire.wire.messages import (
     Message,
     Ping,
     Pong,
+    Proof,
     ProposalPolicy,
     Reply,
     ReplyRow,
@@ -327,3 +329,5 @@ EXAMPLES: tuple[Message, ...] = (
     Ping(5),
     Pong(5),
 )
+HANDSHAKE: tuple[Message, ...] = (Challenge(bytes(range(32))), Proof(bytes(range(32, 64))))
+"""What never comes once two peers have agreed."""

@@ -43,6 +43,7 @@ from tests.wire.examples import (
     COMMIT,
     COMPLETE,
     EXAMPLES,
+    HANDSHAKE,
     REPLY,
     STEP,
     VERIFIER,
@@ -52,6 +53,8 @@ from tests.wire.examples import (
 
 V2 = WireVersion.V2
 CODE = ProtocolErrorCode
+EVERY = (*EXAMPLES, *HANDSHAKE)
+EARLY = (MessageType.HELLO, MessageType.ERROR)
 
 
 def decoded(message: Message, agreed: Agreed | None = AGREED, version: WireVersion = V2) -> Message:
@@ -86,7 +89,7 @@ def refused(
     return caught.value
 
 
-@pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: message_type(m).name)
+@pytest.mark.parametrize("message", EVERY, ids=lambda m: message_type(m).name)
 def test_examples_come_back(message: Message) -> None:
     assert decoded(message) == message
 
@@ -121,7 +124,7 @@ def test_any_bytes_are_a_message_that_encodes_to_them_or_one_protocol_error(
     assert b"".join(encode(result)) == bytes(payload[:cut])
 
 
-@pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: message_type(m).name)
+@pytest.mark.parametrize("message", EVERY, ids=lambda m: message_type(m).name)
 def test_every_single_byte_change_is_refused_or_another_canonical_message(
     message: Message,
 ) -> None:
@@ -138,7 +141,7 @@ def test_every_single_byte_change_is_refused_or_another_canonical_message(
             assert result != message
 
 
-@pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: message_type(m).name)
+@pytest.mark.parametrize("message", EVERY, ids=lambda m: message_type(m).name)
 def test_every_other_length_is_refused(message: Message) -> None:
     payload = payload_of(message)
     for length in range(len(payload)):
@@ -151,7 +154,7 @@ def test_every_other_length_is_refused(message: Message) -> None:
         assert caught.value.code == CODE.BAD_LENGTH
 
 
-@pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: message_type(m).name)
+@pytest.mark.parametrize("message", EVERY, ids=lambda m: message_type(m).name)
 def test_the_oracle_reads_the_same_fields(message: Message) -> None:
     """Tables written from SPEC alone say the same about every byte of the fixed part."""
     kind = message_type(message)
@@ -178,7 +181,7 @@ def test_reserved_fields_are_zero(message: Message, name: str) -> None:
 
 def test_before_both_hellos_only_hello_and_error_decode() -> None:
     for message in EXAMPLES:
-        if message_type(message) in (MessageType.HELLO, MessageType.ERROR):
+        if message_type(message) in EARLY:
             assert decoded(message, None) == message
         else:
             assert refused(message, {}, None).code == CODE.UNEXPECTED_MESSAGE

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.wire.agreement import bounds
+from draftwire.wire.agreement import bounds, handshake_bounds
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.frames import (
     READ_AHEAD,
@@ -137,7 +137,9 @@ def test_any_bytes_are_frames_and_at_most_one_protocol_error(data: st.DataObject
         (header(version=3), ProtocolErrorCode.BAD_VERSION),
         (header(version=1), ProtocolErrorCode.BAD_VERSION),
         (header(kind=0), ProtocolErrorCode.BAD_TYPE),
-        (header(kind=11), ProtocolErrorCode.BAD_TYPE),
+        (header(kind=13), ProtocolErrorCode.BAD_TYPE),
+        (header(kind=MessageType.CHALLENGE, length=32), ProtocolErrorCode.AUTHENTICATION_FAILED),
+        (header(kind=MessageType.PROOF, length=32), ProtocolErrorCode.AUTHENTICATION_FAILED),
         (header(flags=1), ProtocolErrorCode.BAD_FLAGS),
         (header(length=9), ProtocolErrorCode.FRAME_TOO_LARGE),
         (header(length=2**32 - 1), ProtocolErrorCode.FRAME_TOO_LARGE),
@@ -202,7 +204,24 @@ def test_before_hello_only_hello_and_error_have_a_bound() -> None:
     for kind in MessageType:
         if kind not in limits.payload:
             code = code_of(read([header(kind=kind)], limits, ended=False))
-            assert code == ProtocolErrorCode.UNEXPECTED_MESSAGE
+            handshake = kind in (MessageType.CHALLENGE, MessageType.PROOF)
+            assert (code == ProtocolErrorCode.AUTHENTICATION_FAILED) is handshake
+            assert handshake or code == ProtocolErrorCode.UNEXPECTED_MESSAGE
+
+
+@pytest.mark.parametrize("due", [MessageType.CHALLENGE, MessageType.PROOF])
+def test_before_a_key_is_proved_only_what_is_due_has_a_bound(due: MessageType) -> None:
+    """P20, P23: the oracle names the same code, and the reader stays small."""
+    limits = handshake_bounds(due, WireVersion.V2)
+    assert set(limits.payload) == {due, MessageType.ERROR}
+    assert FrameReader(limits).capacity < 1200
+    names = {kind.name: most for kind, (_, most) in limits.payload.items()}
+    for kind in MessageType:
+        if kind not in limits.payload:
+            head = header(kind=kind, length=0)
+            assert code_of(read([head], limits)) == ProtocolErrorCode.AUTHENTICATION_FAILED
+            with pytest.raises(oracle.Refused, match="AUTHENTICATION_FAILED"):
+                list(oracle.read_frames(head, 2, names))
 
 
 def test_a_receiver_takes_only_what_its_peer_may_send() -> None:

@@ -1,5 +1,7 @@
 """One connection without its socket: HELLO, frames, PING, and one ERROR before it closes (P1-P8).
 
+With a key, both sides first prove that they hold it, and every frame after has a MAC (P20-P22).
+
 Both roles run the same link. Bytes go in by ``buffer``/``filled`` (or ``feed``), events come out;
 bytes to be written gather in ``outgoing``. A protocol error of the framing or of the agreement ends
 the link; what only concerns a session is the session's business and leaves it up.
@@ -14,18 +16,29 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
+from draftwire.session.handshake import Handshake
 from draftwire.session.proposal import Parts, Received
+from draftwire.session.sealing import Sealer
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.fields import FIELD_NAMES
 from draftwire.wire.frames import Bounds, Frame, FrameReader, encode_frame
-from draftwire.wire.messages import ErrorMessage, Hello, Message, Ping, Pong
+from draftwire.wire.messages import (
+    Challenge,
+    ErrorMessage,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Proof,
+)
 from draftwire.wire.registry import MessageType, Role
 
 
 class LinkState(Enum):
     """Where a connection stands; the value is its meaning."""
 
+    KEYED = "the key is not proved yet"
     FRESH = "no HELLO yet"
     GREETED = "one HELLO, the answer is due"
     AGREED = "both HELLOs; everything else may come"
@@ -35,6 +48,7 @@ class LinkState(Enum):
 class LinkInput(Enum):
     """What can happen to a connection; the value is its meaning."""
 
+    PROVED = "both sides have proved that they hold the key"
     HELLO = "HELLO"
     MESSAGE = "any other message"
     FAULT = "a protocol error, or the peer's ERROR about the connection"
@@ -42,6 +56,11 @@ class LinkInput(Enum):
 
 
 LINK_TRANSITIONS: Final[dict[LinkState, dict[LinkInput, LinkState]]] = {
+    LinkState.KEYED: {
+        LinkInput.PROVED: LinkState.FRESH,
+        LinkInput.FAULT: LinkState.CLOSED,
+        LinkInput.END: LinkState.CLOSED,
+    },
     LinkState.FRESH: {
         LinkInput.HELLO: LinkState.GREETED,
         LinkInput.FAULT: LinkState.CLOSED,
@@ -101,11 +120,13 @@ Event: TypeAlias = AgreedEvent | Received | Alive | Closed
 class Link:
     """One connection. mine: this side's HELLO; its layouts decide the one version spoken (P5).
 
+    key, nonce: the secret that both sides share, and 32 fresh random bytes; without them there is
+    no handshake, and none is accepted.
     heard_at: when the peer's last whole frame came. sent, received: messages by type.
     """
 
-    def __init__(self, mine: Hello, now: float) -> None:
-        self.state = LinkState.FRESH
+    def __init__(self, mine: Hello, now: float, key: bytes = b"", nonce: bytes = b"") -> None:
+        self.state = LinkState.KEYED if key else LinkState.FRESH
         self.agreed: Agreed | None = None
         self.theirs: Hello | None = None
         self.heard_at = now
@@ -113,6 +134,8 @@ class Link:
         self.received: Counter[MessageType] = Counter()
         self._mine = mine
         self._version = agreement.version_of(mine.layouts)
+        self._handshake = Handshake(mine.role, key, nonce, self._version) if key else None
+        self._sealer: Sealer | None = None
         self._reader = FrameReader(self._bounds())
         self._out: Parts = []
         self._pings: dict[int, float] = {}
@@ -129,9 +152,11 @@ class Link:
 
     def start(self) -> None:
         """Speak first, if this side is the verifier (P6)."""
-        if self.role is Role.VERIFIER:
-            self.state = advance(self.state, LinkInput.HELLO)
-            self._put(self._mine)
+        if self._handshake is not None:
+            for message in self._handshake.start():
+                self._put(message)
+        else:
+            self._greet()
 
     def send(self, message: Message) -> None:
         """Encode a message into ``outgoing``; ProtocolError unless both HELLOs are agreed."""
@@ -142,7 +167,7 @@ class Link:
         """Put frames that are encoded already into ``outgoing``, as they are."""
         if parts:
             self.state = advance(self.state, LinkInput.MESSAGE)
-            self._out.extend(parts)
+            self._out.extend(parts if self._sealer is None else self._sealer.seal(parts))
 
     def ping(self, nonce: int, now: float) -> None:
         """Ask whether the peer is there; :class:`Alive` follows. One PING is open at a time."""
@@ -218,6 +243,8 @@ class Link:
             )
         if isinstance(message, Hello):
             return self._hello(message)
+        if isinstance(message, Challenge | Proof):
+            return self._shake(message)
         self.state = advance(self.state, LinkInput.MESSAGE)
         if isinstance(message, Ping):
             self._put(Pong(message.nonce))
@@ -226,6 +253,25 @@ class Link:
             asked_at = self._pings.pop(message.nonce, None)
             return None if asked_at is None else Alive(now - asked_at)
         return Received(message, frame.payload.nbytes, frame.checksum)
+
+    def _shake(self, message: Challenge | Proof) -> None:
+        """Follow the key's handshake; a side's frames after its own PROOF are sealed (P22)."""
+        assert self._handshake is not None  # the bounds let none of these through otherwise
+        for answer in self._handshake.take(message):
+            self._put(answer)
+            if isinstance(answer, Proof):
+                self._sealer = self._handshake.sealer()
+        if self._handshake.proved:
+            self._reader.open_with(self._handshake.opener().opens)
+            self._handshake = None
+            self.state = advance(self.state, LinkInput.PROVED)
+            self._greet()
+        self._reader.bounds = self._bounds()
+
+    def _greet(self) -> None:
+        if self.role is Role.VERIFIER:
+            self.state = advance(self.state, LinkInput.HELLO)
+            self._put(self._mine)
 
     def _hello(self, theirs: Hello) -> Event:
         self.state = advance(self.state, LinkInput.HELLO)
@@ -249,9 +295,12 @@ class Link:
     def _put(self, message: Message) -> None:
         kind = codec.message_type(message)
         self.sent[kind] += 1
-        self._out.extend(encode_frame(self._version, kind, *codec.encode(message)))
+        frame = encode_frame(self._version, kind, *codec.encode(message))
+        self._out.extend(frame if self._sealer is None else self._sealer.seal(frame))
 
     def _bounds(self) -> Bounds:
+        if self._handshake is not None:
+            return agreement.handshake_bounds(self._handshake.due, self._version)
         return agreement.bounds(
             self.agreed, versions=frozenset({self._version}), receiver=self._mine.role
         )

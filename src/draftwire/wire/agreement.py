@@ -7,9 +7,10 @@ from typing import Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.wire.fields import PAYLOAD_TABLES, POSITION_TABLE
-from draftwire.wire.frames import Bounds
+from draftwire.wire.frames import READ_AHEAD, Bounds
 from draftwire.wire.messages import Hello, ProposalPolicy
 from draftwire.wire.registry import (
+    HANDSHAKE_TYPES,
     HIDDEN_ITEM_BYTES,
     SENDERS,
     Adaptation,
@@ -23,6 +24,10 @@ from draftwire.wire.registry import (
 
 _ENTRY_BYTES: Final = {Layout.IDS_ONLY: 0, Layout.DENSE: 4, Layout.SPARSE: 8}
 _ANY_IDENTITY: Final = bytes(32)
+
+EARLY_READ_AHEAD: Final = 1 << 10
+"""Bytes read ahead of a peer that nothing is agreed with: its buffer stays small (P23)."""
+
 _EQUAL: Final = (
     "vocab_size",
     "q_semantic",
@@ -207,13 +212,21 @@ def bounds(
         kinds = {MessageType.HELLO, MessageType.ERROR}
     else:
         versions = frozenset({agreed.version})
-        kinds = set(MessageType)
+        kinds = set(MessageType) - HANDSHAKE_TYPES
         limits[MessageType.STEP] = (step_bytes(0), agreed.max_step_bytes)
         limits[MessageType.REPLY] = (limits[MessageType.REPLY][0], agreed.max_reply_bytes)
     if receiver is not None:
         peer = Role.DRAFTER if receiver == Role.VERIFIER else Role.VERIFIER
         kinds = {kind for kind in kinds if peer in SENDERS[kind]}
-    return Bounds(versions, {kind: limits[kind] for kind in sorted(kinds)})
+    ahead = EARLY_READ_AHEAD if agreed is None else READ_AHEAD
+    return Bounds(versions, {kind: limits[kind] for kind in sorted(kinds)}, ahead)
+
+
+def handshake_bounds(due: MessageType, version: WireVersion) -> Bounds:
+    """Return the bounds before a key is proved: the message that is due, and ERROR (P20)."""
+    sizes = {kind: PAYLOAD_TABLES[kind].bytes for kind in (due, MessageType.ERROR)}
+    payload = {kind: (size, size) for kind, size in sizes.items()}
+    return Bounds(frozenset({version}), payload, EARLY_READ_AHEAD)
 
 
 def _refuse(field: str, message: str) -> NoReturn:

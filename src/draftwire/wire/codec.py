@@ -18,6 +18,7 @@ from draftwire.wire.agreement import Agreed, q_bytes, reply_bytes, step_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES, POSITION_TABLE
 from draftwire.wire.messages import (
     Cancel,
+    Challenge,
     Commit,
     CommitRider,
     Complete,
@@ -26,6 +27,7 @@ from draftwire.wire.messages import (
     Message,
     Ping,
     Pong,
+    Proof,
     ProposalPolicy,
     Reply,
     ReplyRow,
@@ -51,6 +53,8 @@ MESSAGE_TYPES: Final[dict[type[Any], MessageType]] = {
     ErrorMessage: MessageType.ERROR,
     Ping: MessageType.PING,
     Pong: MessageType.PONG,
+    Challenge: MessageType.CHALLENGE,
+    Proof: MessageType.PROOF,
 }
 
 
@@ -78,8 +82,8 @@ def decode(
 ) -> Message:
     """Return the message of a payload, or raise ProtocolError.
 
-    ``agreed`` is None before both HELLOs; then only HELLO and ERROR decode. The q's and hidden rows
-    of the result are views of ``payload``, everything else is copied.
+    ``agreed`` is None before both HELLOs; then only what may come before decodes. The q's
+    and hidden rows of the result are views of ``payload``, everything else is copied.
     """
     table = PAYLOAD_TABLES[type]
     if payload.nbytes < table.bytes:
@@ -95,6 +99,10 @@ def decode(
         return _decode_hello(values, version)
     if type == MessageType.ERROR:
         return _decode_error(values)
+    if type == MessageType.CHALLENGE:
+        return Challenge(**values)
+    if type == MessageType.PROOF:
+        return Proof(**values)
     if agreed is None:
         raise ProtocolError(
             ProtocolErrorCode.UNEXPECTED_MESSAGE, f"{type.name} came before both HELLOs"

@@ -7,21 +7,33 @@ frames followed by at most one :class:`ProtocolError`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.wire.checksum import crc32c
-from draftwire.wire.registry import HEADER_BYTES, MAGIC, TRAILER_BYTES, MessageType, WireVersion
+from draftwire.wire.registry import (
+    FRAME_MAC_BYTES,
+    HEADER_BYTES,
+    MAGIC,
+    TRAILER_BYTES,
+    MessageType,
+    WireVersion,
+)
 
 _PREFIX: Final = struct.Struct("<4sBBHI")  # magic, version, type, flags, payload length
 _U32: Final = struct.Struct("<I")
 _KNOWN_TYPES: Final = frozenset(MessageType)
 _KNOWN_VERSIONS: Final = frozenset(WireVersion)
+_DUE_FIELDS: Final = {MessageType.CHALLENGE: "nonce", MessageType.PROOF: "proof"}
+_TLS_RECORDS: Final = frozenset({0x15, 0x16})  # alert and handshake: what a TLS peer says first
 
 READ_AHEAD: Final = 1 << 16
 """Bytes read before a frame's length is known, and past its end; the most that is ever moved."""
+
+Opener: TypeAlias = Callable[[memoryview, memoryview], bool]
+"""Says whether the MAC (second) is that of the next frame (first) of this stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +41,12 @@ class Bounds:
     """Which frames may come now: accepted versions, and least and most payload bytes by type.
 
     A type that is missing may not come now. Made by :func:`draftwire.wire.agreement.bounds`.
+    ``read_ahead``: bytes taken past a frame's end, the most of them READ_AHEAD.
     """
 
     versions: frozenset[WireVersion]
     payload: Mapping[MessageType, tuple[int, int]]
+    read_ahead: int = READ_AHEAD
 
     @property
     def largest_frame(self) -> int:
@@ -92,6 +106,12 @@ class FrameReader:
         self._version = WireVersion.V2
         self._type = MessageType.HELLO
         self._error: ProtocolError | None = None
+        self._opener: Opener | None = None
+
+    def open_with(self, opener: Opener) -> None:
+        """From the next frame on, expect a MAC behind each and ask ``opener`` about it (P22)."""
+        self._release()
+        self._opener = opener
 
     @property
     def bounds(self) -> Bounds:
@@ -119,10 +139,10 @@ class FrameReader:
         """Return where the next bytes go; never empty once ``filled(0)`` has returned None."""
         self._release()
         self._raise_again()
-        limit = self._begin + (self._need or HEADER_BYTES) + READ_AHEAD
+        limit = self._begin + (self._need or HEADER_BYTES) + self._bounds.read_ahead
         if self._begin and limit > len(self._store):
             limit -= self._begin
-            self._to_front()  # at most READ_AHEAD bytes: a frame gets its place when it begins
+            self._to_front()  # at most the bytes read ahead: a frame gets its place when it begins
         return self._store[self._end : limit]
 
     def filled(self, count: int) -> Frame | None:
@@ -170,11 +190,15 @@ class FrameReader:
                 return None
             header = self._store[self._begin : self._begin + HEADER_BYTES]
             self._version, self._type, length = _check_header(header, self._bounds)
-            self._need = HEADER_BYTES + length + TRAILER_BYTES
+            mac_bytes = 0 if self._opener is None else FRAME_MAC_BYTES
+            self._need = HEADER_BYTES + length + TRAILER_BYTES + mac_bytes
         if available < self._need:
             return None
         begin = self._begin + HEADER_BYTES
         end = self._begin + self._need - TRAILER_BYTES
+        if self._opener is not None:
+            end -= FRAME_MAC_BYTES
+            self._open(self._opener, end + TRAILER_BYTES)
         payload = self._store[begin:end]
         checksum = crc32c(payload)
         if checksum != _U32.unpack_from(self._store, end)[0]:
@@ -184,6 +208,15 @@ class FrameReader:
             )
         self._consumed, self._need = self._need, 0
         return Frame(self._version, self._type, payload.toreadonly(), checksum)
+
+    def _open(self, opener: Opener, end: int) -> None:
+        """Refuse the frame that ends at ``end`` unless the MAC behind it is right."""
+        mac = self._store[end : end + FRAME_MAC_BYTES]
+        if not opener(self._store[self._begin : end], mac):
+            raise ProtocolError(
+                ProtocolErrorCode.AUTHENTICATION_FAILED,
+                f"a {self._type.name} frame fails its MAC: it was changed, or comes from another",
+            )
 
     def _release(self) -> None:
         if self._consumed:
@@ -203,12 +236,18 @@ class FrameReader:
 
 
 def _capacity(bounds: Bounds) -> int:
-    return bounds.largest_frame + READ_AHEAD
+    return bounds.largest_frame + FRAME_MAC_BYTES + bounds.read_ahead
 
 
 def _check_magic(received: memoryview) -> None:
     if received != MAGIC[: len(received)]:
-        raise ProtocolError(ProtocolErrorCode.BAD_MAGIC, "this is not a draftwire stream")
+        tls = received[0] in _TLS_RECORDS
+        raise ProtocolError(
+            ProtocolErrorCode.BAD_MAGIC,
+            "the peer speaks TLS, and this side was not told to"
+            if tls
+            else "this is not a draftwire stream",
+        )
 
 
 def _check_header(header: memoryview, bounds: Bounds) -> tuple[WireVersion, MessageType, int]:
@@ -226,7 +265,7 @@ def _check_header(header: memoryview, bounds: Bounds) -> tuple[WireVersion, Mess
     if flags:
         raise ProtocolError(code.BAD_FLAGS, f"frame flags {flags:#06x} are not zero")
     if kind not in bounds.payload:
-        raise ProtocolError(code.UNEXPECTED_MESSAGE, f"a {kind.name} message may not come now")
+        raise _unexpected(kind, bounds)
     least, most = bounds.payload[kind]
     if length > most:
         raise ProtocolError(
@@ -237,3 +276,18 @@ def _check_header(header: memoryview, bounds: Bounds) -> tuple[WireVersion, Mess
             code.BAD_LENGTH, f"a {kind.name} payload of {length} bytes is under {least}"
         )
     return WireVersion(version), kind, length
+
+
+def _unexpected(kind: MessageType, bounds: Bounds) -> ProtocolError:
+    """Return the error for a message that may not come now; a key on one side only says so."""
+    code = ProtocolErrorCode.AUTHENTICATION_FAILED
+    for due, field in _DUE_FIELDS.items():
+        if due in bounds.payload:
+            return ProtocolError(
+                code, f"a {kind.name} message came where a {due.name} is due", field=field
+            )
+    if kind in _DUE_FIELDS:
+        return ProtocolError(code, f"the peer sends {kind.name}, and no handshake is due")
+    return ProtocolError(
+        ProtocolErrorCode.UNEXPECTED_MESSAGE, f"a {kind.name} message may not come now"
+    )

@@ -213,6 +213,31 @@ class Pong:
     nonce: int
 
 
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Prove that you hold the key; fresh random bytes of the sender."""
+
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """I hold the key: what it makes of both nonces for the sender's role."""
+
+    proof: bytes
+
+
 Message: TypeAlias = (
-    Hello | Step | Reply | Complete | Commit | Reset | Cancel | ErrorMessage | Ping | Pong
+    Hello
+    | Step
+    | Reply
+    | Complete
+    | Commit
+    | Reset
+    | Cancel
+    | ErrorMessage
+    | Ping
+    | Pong
+    | Challenge
+    | Proof
 )

@@ -16,6 +16,11 @@ from draftwire.errors import ProtocolErrorCode
 MAGIC: Final = b"DWIR"
 HEADER_BYTES: Final = 16
 TRAILER_BYTES: Final = 4
+FRAME_MAC_BYTES: Final = 16  # after the trailer of every frame that a proved key protects
+
+NONCE_BYTES: Final = 32
+PROOF_BYTES: Final = 32
+KEY_LABEL: Final = b"draftwire-psk-v1"  # begins everything that a pre-shared key is applied to
 
 TICKETS: Final = 1 << 24  # M
 WEIGHT_BITS: Final = 38  # B
@@ -53,6 +58,8 @@ class MessageType(IntEnum):
     ERROR = 8
     PING = 9
     PONG = 10
+    CHALLENGE = 11
+    PROOF = 12
 
 
 class Role(IntEnum):
@@ -76,7 +83,22 @@ SENDERS: Final[dict[MessageType, frozenset[Role]]] = {
     MessageType.ERROR: _BOTH,
     MessageType.PING: _BOTH,
     MessageType.PONG: _BOTH,
+    MessageType.CHALLENGE: _BOTH,
+    MessageType.PROOF: _BOTH,
 }  # who may send what
+
+
+HANDSHAKE_TYPES: Final = frozenset({MessageType.CHALLENGE, MessageType.PROOF})
+"""What comes before HELLO where both sides hold a key, and never otherwise (P20)."""
+
+
+class KeyPurpose(IntEnum):
+    """What is made from a pre-shared key and two nonces; each is a function of its own (P21)."""
+
+    VERIFIER_PROOF = 1
+    DRAFTER_PROOF = 2
+    VERIFIER_FRAMES = 3  # the MAC key of frames that the verifier sends
+    DRAFTER_FRAMES = 4
 
 
 class Layout(IntEnum):
@@ -289,6 +311,14 @@ ERROR_FIELDS: Final = (
 
 PING_FIELDS: Final = (Field("nonce", "u64", "returned as it is by PONG"),)
 
+CHALLENGE_FIELDS: Final = (
+    Field("nonce", "bytes32", "random bytes of this connection and this side alone"),
+)
+
+PROOF_FIELDS: Final = (
+    Field("proof", "bytes32", "made from the key and both nonces, for the sender's role"),
+)
+
 PAYLOAD_FIELDS: Final[dict[MessageType, tuple[Field, ...]]] = {
     MessageType.HELLO: HELLO_FIELDS,
     MessageType.STEP: STEP_FIELDS,
@@ -300,6 +330,8 @@ PAYLOAD_FIELDS: Final[dict[MessageType, tuple[Field, ...]]] = {
     MessageType.ERROR: ERROR_FIELDS,
     MessageType.PING: PING_FIELDS,
     MessageType.PONG: PING_FIELDS,
+    MessageType.CHALLENGE: CHALLENGE_FIELDS,
+    MessageType.PROOF: PROOF_FIELDS,
 }
 
 MESSAGE_MEANINGS: Final[dict[MessageType, str]] = {
@@ -313,6 +345,8 @@ MESSAGE_MEANINGS: Final[dict[MessageType, str]] = {
     MessageType.ERROR: "a constant-size refusal",
     MessageType.PING: "are you there?",
     MessageType.PONG: "I am",
+    MessageType.CHALLENGE: "prove to me that you hold the key",
+    MessageType.PROOF: "I hold it",
 }
 
 ERROR_MEANINGS: Final[dict[ProtocolErrorCode, str]] = {
@@ -331,6 +365,8 @@ ERROR_MEANINGS: Final[dict[ProtocolErrorCode, str]] = {
     ProtocolErrorCode.HELLO_REFUSED: "the two HELLOs do not agree on the field named",
     ProtocolErrorCode.UNEXPECTED_MESSAGE: "a message that may not come now or from this peer",
     ProtocolErrorCode.WRONG_VERSION_FOR_LAYOUT: "q in v1, or ids alone in v2",
+    ProtocolErrorCode.AUTHENTICATION_FAILED: "a key on one side only, another key, or a frame that"
+    " fails its MAC",
     ProtocolErrorCode.DUPLICATE_ID: "a sparse id equal to the one before it",
     ProtocolErrorCode.UNSORTED_SUPPORT: "a sparse id smaller than the one before it",
     ProtocolErrorCode.ID_OUT_OF_RANGE: "an id outside [0, V)",
