@@ -244,7 +244,8 @@ class Link:
         if isinstance(message, Hello):
             return self._hello(message)
         if isinstance(message, Challenge | Proof):
-            return self._shake(message)
+            self._shake(message)
+            return None
         self.state = advance(self.state, LinkInput.MESSAGE)
         if isinstance(message, Ping):
             self._put(Pong(message.nonce))
