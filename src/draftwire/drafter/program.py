@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic
 
 from draftwire.drafter.engine import Context, DraftEngine
-from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, propose
+from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, Proposer, propose
 from draftwire.errors import ConfigurationError
 from draftwire.exact.words import ProposalWords
 from draftwire.kernels.prepare import prepare
@@ -193,14 +193,20 @@ class DrafterProgram(Generic[Context]):
         config: DrafterConfig,
         *,
         source: ProposalSource = ProposalWords,
+        proposer: Proposer[Context] = propose,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``source`` stands in for the proposal's words, so that a law can be enumerated."""
+        """Begin without connections.
+
+        source: stands in for the proposal's words, so that a law can be enumerated. proposer:
+        stands in for :func:`propose`, where proposals are prepared to measure everything else.
+        """
         self.engine = engine
         self.config = config
         self.connections: set[Connection[Context]] = set()
         self._hello = drafter_hello(engine, config)
         self._source = source
+        self._proposer = proposer
         self._clock = clock
         self._waiting: list[tuple[Connection[Context], DraftTask]] = []
 
@@ -257,7 +263,7 @@ class DrafterProgram(Generic[Context]):
     ) -> list[Draft | Status]:
         try:
             jobs = [self._job(connection, task) for connection, task in batch]
-            return propose(self.engine, jobs, self._source)
+            return self._proposer(self.engine, jobs, self._source)
         except Exception:
             # The engine is not ours, and whatever it raises must cost one proposal, not the
             # program. The culprit is found by drafting alone, from contexts that are made again.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias
+from typing import Generic, Protocol, TypeAlias
 
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import Address, Domain, ProposalWords, WordSource
 from draftwire.kernels import cpu
 from draftwire.kernels.rows import QRow
+from draftwire.kernels.words import first_words
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Status
 
@@ -42,6 +43,18 @@ class Draft:
     rows: list[QRow] = field(default_factory=list)
 
 
+class Proposer(Protocol[Context]):
+    """What :func:`propose` is."""
+
+    def __call__(
+        self,
+        engine: DraftEngine[Context],
+        jobs: Sequence[DraftJob[Context]],
+        source: ProposalSource = ...,
+    ) -> list[Draft | Status]:
+        """Draw one proposal a job."""
+
+
 def propose(
     engine: DraftEngine[Context],
     jobs: Sequence[DraftJob[Context]],
@@ -55,7 +68,7 @@ def propose(
     ``Status.REFUSED_ARITHMETIC``. Raises only what ``engine.extend`` raises.
     """
     drafts: list[Draft | Status] = [Draft() for _ in jobs]
-    words = [source(job.proposal_key) for job in jobs]
+    words = [_words(job, source) for job in jobs]
     feeds: dict[int, Sequence[int]] = {
         index: job.feed for index, job in enumerate(jobs) if job.policy.depth > 0
     }
@@ -66,17 +79,29 @@ def propose(
             job, draft = jobs[index], drafts[index]
             if isinstance(draft, Status):
                 continue
-            position = job.first_position + len(draft.tokens)
-            address = Address(job.generation, job.round, position, Domain.PROPOSAL)
             try:
                 counts = cpu.quantise(logits[row], job.policy)
             except ArithmeticRefusalError:
                 drafts[index] = Status.REFUSED_ARITHMETIC
                 continue
-            token = cpu.draw(counts, next(iter(words[index].words(address))))
+            token = cpu.draw(counts, words[index][len(draft.tokens)])
             draft.tokens.append(token)
             draft.rows.append(counts)
             if len(draft.tokens) < job.policy.depth:
                 remaining[index] = (token,)
         feeds = remaining
     return drafts
+
+
+def _words(job: DraftJob[Context], source: ProposalSource) -> Sequence[int]:
+    """Return the first word of each position of a job."""
+    generation, round_, first = job.generation, job.round, job.first_position
+    depth = job.policy.depth
+    if source is ProposalWords:
+        return first_words(job.proposal_key, generation, round_, first, depth)
+    words = source(job.proposal_key)
+    addresses = [
+        Address(generation, round_, position, Domain.PROPOSAL)
+        for position in range(first, first + depth)
+    ]
+    return [next(words.words(address)) for address in addresses]

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels import cpu
 from draftwire.kernels.payload import decode_reply_rows
 from draftwire.kernels.rows import QRow
+from draftwire.kernels.words import first_words
 from draftwire.session.proposal import Proposal, Received
 from draftwire.wire.agreement import reply_bytes
 from draftwire.wire.messages import Complete, Reply, Step
@@ -77,13 +77,12 @@ class Flight:
         """
         if self.step.policy.layout is Layout.IDS_ONLY:
             return 0
-        words = ProposalWords(self.step.proposal_key)
-        for position, (token, row) in enumerate(
-            zip(self.tokens, self.rows, strict=True), self.step.first_position
-        ):
-            address = Address(self.step.generation, self.step.round, position, Domain.PROPOSAL)
-            if not cpu.audit(row, token, next(words.words(address))):
-                _refuse(_CODE.AUDIT_FAILED, "token", f"{position} was not drawn from the q sent")
+        step, first = self.step, self.step.first_position
+        words = first_words(step.proposal_key, step.generation, step.round, first, len(self.tokens))
+        for index, (token, row) in enumerate(zip(self.tokens, self.rows, strict=True)):
+            if not cpu.audit(row, token, words[index]):
+                where = first + index
+                _refuse(_CODE.AUDIT_FAILED, "token", f"{where} was not drawn from the q sent")
         return len(self.tokens)
 
     def proposal(self) -> Proposal:

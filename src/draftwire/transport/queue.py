@@ -10,6 +10,7 @@ from typing import Final
 from draftwire.transport.channel import Part
 
 PARTS_A_CALL: Final = 512  # under every system's IOV_MAX
+JOIN_BELOW: Final = 1 << 14  # bytes; so few are copied together faster than many parts are handled
 
 
 class OutQueue:
@@ -26,7 +27,7 @@ class OutQueue:
 
     def push(self, parts: Sequence[Part]) -> None:
         """Queue parts; the caller must not change their bytes any more."""
-        for part in parts:
+        for part in joined(parts):
             view = memoryview(part).cast("B")
             if view.nbytes:
                 self._parts.append(view)
@@ -74,3 +75,10 @@ class OutQueue:
 def size_of(part: Part) -> int:
     """Return the bytes of a part."""
     return part.nbytes if isinstance(part, memoryview) else len(part)
+
+
+def joined(parts: Sequence[Part]) -> Sequence[Part]:
+    """Return the parts of small messages as one, those of large ones as they are."""
+    if len(parts) > 1 and sum(map(size_of, parts)) <= JOIN_BELOW:
+        return (b"".join(parts),)
+    return parts

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from draftwire.errors import ConfigurationError, TransportError
 from draftwire.transport.channel import Part
-from draftwire.transport.queue import PARTS_A_CALL, OutQueue, size_of
+from draftwire.transport.queue import PARTS_A_CALL, OutQueue, joined, size_of
 
 BACKLOG: Final = 64
 
@@ -78,6 +78,7 @@ class TcpChannel:
 
     def send(self, parts: Sequence[Part], deadline: float) -> None:
         """Send all parts, in one call where the system takes them at once."""
+        parts = joined(parts)
         try:
             self._until(deadline)
             sent = self._socket.sendmsg(parts[:PARTS_A_CALL])

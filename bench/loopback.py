@@ -1,0 +1,278 @@
+"""One round over loopback without models, beside a bare echo of the same bytes.
+
+This process asks; one drafts with prepared q's (it draws, encodes and answers as the real program
+does), one quantises prepared logits as well, one echoes. A round is STEP there, REPLY and COMPLETE
+back, validated and audited, and the commit that rides in the next STEP; an echo is the same number
+of bytes there and back with nothing done to them. All of them wait in the kernel, nobody spins.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.common import Goal, Result, alternate, medians
+from draftwire.drafter.engine import DraftEngine
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, Proposer, propose
+from draftwire.drafter.serve import DrafterServer
+from draftwire.exact.words import ProposalWords
+from draftwire.kernels import cpu
+from draftwire.kernels.rows import QRow
+from draftwire.kernels.words import first_words
+from draftwire.session.proposal import Proposal
+from draftwire.transport.tcp import Address, bound_address, listen
+from draftwire.verifier.client import ClientRequest, DraftClient
+from draftwire.verifier.local import LocalDrafter
+from draftwire.verifier.remote import RemoteDrafter
+from draftwire.verifier.sampling import Sampling
+from draftwire.wire.agreement import reply_bytes, step_bytes
+from draftwire.wire.fields import PAYLOAD_TABLES
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    Adaptation,
+    Layout,
+    MessageType,
+    Outcome,
+    Status,
+)
+
+VOCABULARY = 1024
+POLICY = ProposalPolicy(Layout.SPARSE, 5, 1.0, support=32)
+CONTEXT = 1 << 20
+LIMIT = 5.0
+ROUND = "draftwire round"
+ECHO = "bare TCP echo"
+FRAME_BYTES = HEADER_BYTES + TRAILER_BYTES
+ASK_BYTES = FRAME_BYTES + step_bytes(1)  # the drafter has the accepted drafts: one new token
+ANSWER_BYTES = (
+    2 * FRAME_BYTES
+    + reply_bytes(POLICY.layout, VOCABULARY, POLICY.depth, POLICY.support)
+    + PAYLOAD_TABLES[MessageType.COMPLETE].bytes
+)
+_HASH = bytes(32)
+
+
+def prepared_logits() -> NDArray[np.float32]:
+    """Return rows of logits, the same in every process."""
+    rows = np.random.default_rng(1).normal(scale=2.0, size=(8, VOCABULARY))
+    return rows.astype(np.float32)
+
+
+@dataclass
+class PreparedContext:
+    """Counts tokens and holds nothing."""
+
+    length: int = 0
+
+
+class PreparedLogits:
+    """A drafting engine whose every row is there already."""
+
+    max_context = CONTEXT
+    identity = b"d" * 32
+    tokenizer_hash = _HASH
+    id_map_hash = _HASH
+    adaptation = Adaptation.NATIVE
+
+    vocab_size = VOCABULARY
+
+    def __init__(self) -> None:
+        """Prepare the rows."""
+        self._rows = prepared_logits()
+
+    def open(self) -> PreparedContext:
+        """Return an empty context."""
+        return PreparedContext()
+
+    def close(self, context: PreparedContext) -> None:
+        """Nothing to free."""
+
+    def rewind(self, context: PreparedContext, length: int) -> None:
+        """Count back."""
+        context.length = length
+
+    def extend(self, batch: Sequence[tuple[PreparedContext, Sequence[int]]]) -> NDArray[np.float32]:
+        """Count on, and return the prepared rows."""
+        for context, tokens in batch:
+            context.length += len(tokens)
+        return self._rows[: len(batch)]
+
+
+class PreparedProposals:
+    """Draws every job's tokens from rows that are there already; stands in for ``propose``."""
+
+    def __init__(self) -> None:
+        """Quantise rows of logits once."""
+        self._rows: list[QRow] = [cpu.quantise(row, POLICY) for row in prepared_logits()]
+
+    def __call__(
+        self,
+        engine: DraftEngine[PreparedContext],
+        jobs: Sequence[DraftJob[PreparedContext]],
+        source: ProposalSource = ProposalWords,
+    ) -> list[Draft | Status]:
+        """Draw with the real words, which the verifier audits."""
+        drafts: list[Draft | Status] = []
+        for job in jobs:
+            depth = job.policy.depth
+            words = first_words(
+                job.proposal_key, job.generation, job.round, job.first_position, depth
+            )
+            rows = self._rows[:depth]
+            tokens = [cpu.draw(row, word) for row, word in zip(rows, words, strict=True)]
+            drafts.append(Draft(tokens, rows))
+            job.context.length += len(job.feed) + depth - 1
+        return drafts
+
+
+class NoTarget:
+    """Says what HELLO needs of a target; nothing is scored here."""
+
+    vocab_size = VOCABULARY
+    max_context = CONTEXT
+    identity = b"t" * 32
+    tokenizer_hash = _HASH
+    id_map_hash = _HASH
+    end_tokens: frozenset[int] = frozenset()
+
+    def open(self, prompt: Sequence[int], sampling: Sampling) -> None:
+        """Nothing to hold."""
+
+    def score(
+        self, context: None, committed: Sequence[int], drafts: Sequence[int]
+    ) -> NDArray[np.float64]:
+        """Return the same weight everywhere."""
+        return np.ones((len(drafts) + 1, VOCABULARY))
+
+    def close(self, context: None) -> None:
+        """Nothing to free."""
+
+
+class Rounds:
+    """One request of a client, a round a call."""
+
+    def __init__(self, client: DraftClient) -> None:
+        """Open the request."""
+        self.request: ClientRequest = client.open((1, 2, 3), 99)
+
+    def __call__(self) -> None:
+        """Ask, take the proposal, and commit two drafts and a correction."""
+        proposal = self.request.propose(POLICY)
+        if not isinstance(proposal, Proposal):
+            raise SystemExit(f"a round was lost: {proposal}")
+        tokens = [*proposal.tokens[:2], (proposal.tokens[2] + 1) % VOCABULARY]
+        self.request.commit(Outcome.CORRECTION, 2, tokens)
+
+
+class Echo:
+    """A connected socket to the echo process, a round trip a call."""
+
+    def __init__(self, address: Address) -> None:
+        """Connect."""
+        self._socket = socket.create_connection(address)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._ask = bytes(ASK_BYTES)
+        self._store = memoryview(bytearray(ANSWER_BYTES))
+
+    def __call__(self) -> None:
+        """Send the bytes of a STEP, receive those of its answer."""
+        self._socket.sendall(self._ask)
+        _receive(self._socket, self._store)
+
+
+def run(quick: bool) -> Result:
+    """Measure rounds and echoes in turn."""
+    repeats = 500 if quick else 3000
+    result = Result("loopback round without models, sparse k=32, K=5")
+    result.figures["bytes there and back"] = f"{ASK_BYTES:,} and {ANSWER_BYTES:,}"
+    target = NoTarget()
+    program = DrafterProgram(PreparedLogits(), DrafterConfig(), proposer=PreparedProposals())
+    with (
+        _child("prepared") as prepared,
+        _child("quantising") as quantising,
+        _child("echo") as echo,
+        RemoteDrafter(prepared, target, deadline=10.0) as remote,
+        RemoteDrafter(prepared, target, deadline=10.0, audit=False) as unaudited,
+        RemoteDrafter(quantising, target, deadline=10.0) as quantised,
+        LocalDrafter(program, target) as local,
+    ):
+        ways: dict[str, Callable[[], object]] = {
+            ROUND: Rounds(remote),
+            "without the audit": Rounds(unaudited),
+            f"quantising {VOCABULARY:,} logits a position too": Rounds(quantised),
+            "both sides in this process, no socket": Rounds(local),
+            ECHO: Echo(echo),
+        }
+        times = alternate(ways, repeats, warm_up=50)
+    result.figures["microseconds, p50"] = medians(times)
+    result.figures["microseconds, p99"] = {
+        name: round(float(np.percentile(each, 99)) * 1e6, 1) for name, each in times.items()
+    }
+    p50 = {name: float(np.percentile(times[name], 50)) for name in (ROUND, ECHO)}
+    result.goals.append(Goal("loopback round / bare TCP echo, p50", p50[ROUND] / p50[ECHO], LIMIT))
+    return result
+
+
+@contextmanager
+def _child(part: str) -> Iterator[Address]:
+    """Run this module as another process and yield where it listens."""
+    command = [sys.executable, "-m", "bench.loopback", part]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        yield Address.parse(child.stdout.readline().strip())
+    finally:
+        child.terminate()
+        child.wait(10)
+        if child.stdout is not None:
+            child.stdout.close()
+
+
+def _receive(peer: socket.socket, store: memoryview) -> bool:
+    """Fill ``store``; returns False when the connection has ended."""
+    received = 0
+    while received < len(store):
+        count = peer.recv_into(store[received:])
+        if not count:
+            return False
+        received += count
+    return True
+
+
+def _echo() -> None:
+    listener = listen("127.0.0.1", 0)
+    print(bound_address(listener), flush=True)
+    listener.setblocking(True)
+    peer, _ = listener.accept()
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    store, answer = memoryview(bytearray(ASK_BYTES)), bytes(ANSWER_BYTES)
+    while _receive(peer, store):
+        peer.sendall(answer)
+
+
+def _drafter(proposer: Proposer[PreparedContext]) -> None:
+    program = DrafterProgram(PreparedLogits(), DrafterConfig(), proposer=proposer)
+    program.warm_up()
+    server = DrafterServer(program, listen("127.0.0.1", 0))
+    print(server.address, flush=True)
+    server.run()
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "echo": _echo,
+    "prepared": lambda: _drafter(PreparedProposals()),
+    "quantising": lambda: _drafter(propose),
+}
+
+if __name__ == "__main__":
+    PARTS[sys.argv[1]]()

@@ -1,0 +1,69 @@
+"""First words of many positions in one compiled call; equal to :mod:`draftwire.exact.words`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from draftwire.errors import ArithmeticRefusalError, RefusalCode
+from draftwire.exact.words import WORD_BITS
+from draftwire.kernels.compiled import compiled
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_U32: Final = np.uint64(0xFFFFFFFF)
+_MULTIPLIER_0: Final = np.uint64(0xD2511F53)
+_MULTIPLIER_1: Final = np.uint64(0xCD9E8D57)
+_WEYL_0: Final = np.uint64(0x9E3779B9)
+_WEYL_1: Final = np.uint64(0xBB67AE85)
+_HALF: Final = np.uint64(32)
+_SHIFT: Final = np.uint64(32 - WORD_BITS)
+
+
+def first_words(
+    proposal_key: int, generation: int, round_: int, first_position: int, count: int
+) -> list[int]:
+    """Word number 0 of ``count`` positions from ``first_position`` on, domain PROPOSAL (A13).
+
+    Errors: ArithmeticRefusalError OUT_OF_RANGE for a key over 64 bits or an address over 32.
+    """
+    last = first_position + max(count, 1) - 1
+    if (generation | round_ | first_position | last) >> 32 or proposal_key >> 64:
+        raise ArithmeticRefusalError(
+            RefusalCode.OUT_OF_RANGE, "an address holds three u32, and a proposal key is a u64"
+        )
+    words = np.empty(count, np.int64)
+    _first_words(
+        np.uint64(proposal_key),
+        np.uint64(generation),
+        np.uint64(round_),
+        np.uint64(first_position),
+        words,
+    )
+    return words.tolist()
+
+
+@compiled
+def _first_words(
+    key: np.uint64,
+    generation: np.uint64,
+    round_: np.uint64,
+    first_position: np.uint64,
+    words: NDArray[np.int64],
+) -> None:
+    for index in range(words.size):
+        c0, c1 = np.uint64(0), first_position + np.uint64(index)
+        c2, c3 = round_, generation
+        k0, k1 = key & _U32, key >> _HALF
+        for _ in range(10):
+            product_0 = _MULTIPLIER_0 * c0
+            product_1 = _MULTIPLIER_1 * c2
+            c0 = (product_1 >> _HALF) ^ c1 ^ k0
+            c1 = product_1 & _U32
+            c2 = (product_0 >> _HALF) ^ c3 ^ k1
+            c3 = product_0 & _U32
+            k0 = (k0 + _WEYL_0) & _U32
+            k1 = (k1 + _WEYL_1) & _U32
+        words[index] = np.int64(c0 >> _SHIFT)
