@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from draftwire.cli.conformance import arithmetic, laws, wire
+from draftwire.cli.conformance import arithmetic, laws, transcripts, wire
 from draftwire.cli.conformance.reading import Mismatch, Vector, VectorFile, open_vectors
 from draftwire.errors import ConfigurationError, DraftwireError, ExitCode
 
@@ -38,6 +38,10 @@ CHECKS: Final[dict[str, dict[str, Check]]] = {
     },
     "laws": {"text_law": laws.check_text_law},
     "frames": {"stream": wire.check_stream, "hello": wire.check_hello},
+    "transcripts": {
+        "drafter": transcripts.check_drafter,
+        "verifier": transcripts.check_verifier,
+    },
 }
 """What a vector of each kind and op is checked by."""
 
