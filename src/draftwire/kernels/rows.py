@@ -62,3 +62,14 @@ class QRow:
         ids = np.flatnonzero(self.counts) if self.ids is None else self.ids
         used = self.counts[ids] if self.ids is None else self.counts
         return Counts(self.vocab_size, TICKETS, tuple(ids.tolist()), tuple(used.tolist()))
+
+
+def widened(row: QRow, width: int) -> QRow:
+    """The row over ``width`` ids, for a target with padded logits: ids from V on have q = 0."""
+    if row.vocab_size >= width:
+        return row
+    if row.ids is not None:
+        return QRow(width, row.ids, row.counts)
+    counts = np.zeros(width, np.int32)
+    counts[: row.vocab_size] = row.counts
+    return QRow(width, None, counts)

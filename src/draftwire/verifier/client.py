@@ -22,7 +22,7 @@ from draftwire.errors import (
 from draftwire.kernels.prepare import prepare
 from draftwire.session.asking import AskingSession
 from draftwire.session.link import AgreedEvent, Closed, Event, Link
-from draftwire.session.proposal import Dropped, Proposal, Received
+from draftwire.session.proposal import Dropped, Parts, Proposal, Received
 from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel
 from draftwire.transport.queue import size_of
@@ -41,7 +41,9 @@ _FRAME_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
 
 
 class DraftClient:
-    """A drafter at the other end of a channel; several requests may share it, one round at a time.
+    """A drafter at the other end of a channel; several requests may share it.
+
+    A request has one round in flight at a time; ``propose_all`` has one of several requests.
 
     dial: opens a channel, given the time it may take until; raises TransportError. deadline: for a
     round, in seconds, finite and positive. connect_timeout: for connecting and for HELLO. audit:
@@ -75,8 +77,8 @@ class DraftClient:
         self._pacing = ConnectPacing()
         self._requests: dict[int, ClientRequest] = {}
         self._opened = 0
-        self._waiting: ClientRequest | None = None  # the request whose round is in flight
-        self._result: Proposal | Dropped | None = None  # of that round
+        self._waiting: dict[int, ClientRequest] = {}  # the requests whose rounds are in flight
+        self._results: dict[int, Proposal | Dropped] = {}  # of those rounds, by session
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -96,14 +98,16 @@ class DraftClient:
         """V of the target, which the drafter's must equal."""
         return self._hello.vocab_size
 
-    def connect(self) -> Agreed:
+    def connect(self, until: float | None = None) -> Agreed:
         """Connect and agree, if that has not been done; a round does the same by itself.
 
-        Raises TransportError (nobody there), ProtocolError (refused, or not a drafter).
+        until: seconds of the clock, where less time is left than ``connect_timeout``. Raises
+        TransportError (nobody there), ProtocolError (refused, or not a drafter).
         """
         if self._link is not None and self._link.agreed is not None:
             return self._link.agreed
         deadline = self.clock() + self.connect_timeout
+        deadline = deadline if until is None else min(deadline, until)
         self._channel = self._dial(deadline)
         self._link = Link(self._hello, self.clock())
         try:
@@ -140,9 +144,35 @@ class DraftClient:
             request.close()
         self._disconnect()
 
+    def propose_all(
+        self,
+        asked: Sequence[tuple[ClientRequest, ProposalPolicy]],
+        until: float | None = None,
+    ) -> list[Drafted]:
+        """Begin the next round of each request and ask for all of them in one go.
+
+        asked: different requests of this client. until: when the call returns at the latest, in
+        seconds of the clock, connecting included; None = ``connect_timeout`` for connecting and
+        ``deadline`` from then on. What has not come by then is lost for its own request alone.
+        """
+        drafted: list[Drafted | None] = []
+        sent: list[tuple[ClientRequest, ProposalPolicy]] = []
+        for request, policy in asked:
+            miss, allowed = request.allowed(policy, until)
+            if miss is None:
+                sent.append((request, allowed))
+            else:
+                request.skip()
+            drafted.append(miss)
+        results = iter(self._ask(sent, until) if sent else ())
+        return [
+            request.drafted(next(results)) if miss is None else miss
+            for (request, _), miss in zip(asked, drafted, strict=True)
+        ]
+
     # for requests
 
-    def reach(self) -> str | None:
+    def reach(self, until: float | None = None) -> str | None:
         """Connect if need be and due; returns why there is no connection, or None if there is."""
         if self._link is not None:
             return None
@@ -150,37 +180,45 @@ class DraftClient:
         if not self._pacing.may_try(now):
             return "not tried again yet"
         try:
-            self.connect()
+            self.connect(until)
         except (TransportError, ProtocolError, DrafterUnavailableError) as error:
             self._pacing.failed(self.clock())
             return str(error)
         self._pacing.succeeded()
         return None
 
-    def ask(self, request: ClientRequest, policy: ProposalPolicy) -> Proposal | Dropped:
-        """Send the request's next STEP and wait for its proposal until the deadline."""
-        channel, link, asking = self._channel, self._link, request.asking
+    def _ask(
+        self, asked: Sequence[tuple[ClientRequest, ProposalPolicy]], until: float | None
+    ) -> list[Proposal | Dropped]:
+        """Send a STEP for each request and wait for the proposals until the deadline."""
+        channel, link = self._channel, self._link
         assert channel is not None
         assert link is not None
         now = self.clock()
-        deadline = now + self.deadline
-        step = asking.ask(policy, now, deadline)
-        self._waiting, self._result = request, None
+        deadline = now + self.deadline if until is None else until
+        self._waiting, self._results = {}, {}
+        parts: Parts = []
+        for request, policy in asked:
+            link.send(request.asking.ask(policy, now, deadline))
+            step = link.outgoing()
+            request.traffic.sent += sum(map(size_of, step))
+            parts += step
+            self._waiting[request.asking.session] = request
         try:
-            link.send(step)
-            parts = link.outgoing()
-            request.traffic.sent += sum(map(size_of, parts))
             channel.send(parts, deadline)
-        except (TimeoutError, ConnectionError) as error:
-            return self._lost_connection(request, error)
-        while self._result is None:
+        except TimeoutError as error:  # half a STEP may be on its way: the framing is lost
+            self._lost_connection(DropReason.MISSED_DEADLINE, str(error))
+        except ConnectionError as error:
+            self._lost_connection(DropReason.DISCONNECTED, str(error))
+        while len(self._results) < len(self._waiting):
             try:
                 self._receive(channel, link, deadline)
             except TimeoutError:
-                self._result = asking.give_up()
+                self._give_up(DropReason.MISSED_DEADLINE)
             except ConnectionError as error:
-                return self._lost_connection(request, error)
-        return self._result
+                self._lost_connection(DropReason.DISCONNECTED, str(error))
+        results, self._waiting, self._results = self._results, {}, {}
+        return [results[request.asking.session] for request, _ in asked]
 
     def farewell(self, request: ClientRequest) -> None:
         """End a request here and tell the drafter, so that it frees what it holds."""
@@ -246,20 +284,24 @@ class DraftClient:
             return
         request.traffic.received += event.payload_bytes + _FRAME_BYTES
         result = request.asking.take(event, now)
-        if result is not None and request is self._waiting:
-            self._result = result
+        if result is not None and message.session in self._waiting:
+            self._results[message.session] = result
 
     def _closed_by(self, event: Closed) -> None:
-        """The framing broke, or the peer refused: the round is lost, and the connection."""
-        waiting, link, channel = self._waiting, self._link, self._channel
-        if waiting is not None and self._result is None:
-            corrupt = not isinstance(event.error, RemoteError)
-            reason = DropReason.CORRUPT if corrupt else DropReason.REFUSED
-            dropped = waiting.asking.give_up(reason)
-            self._result = replace(dropped, detail=str(event.error))
+        """The framing broke, or the peer refused: the rounds are lost, and the connection."""
+        corrupt = not isinstance(event.error, RemoteError)
+        self._give_up(DropReason.CORRUPT if corrupt else DropReason.REFUSED, str(event.error))
+        link, channel = self._link, self._channel
         if link is not None and channel is not None:
             self._say_why(channel, link)
         self._disconnect()
+
+    def _give_up(self, reason: DropReason, detail: str = "") -> None:
+        """Every round in flight that has no result is lost; what is whole stays usable."""
+        for session, request in self._waiting.items():
+            if session not in self._results:
+                dropped = request.asking.give_up(reason)
+                self._results[session] = replace(dropped, detail=detail)
 
     def _say_why(self, channel: Channel, link: Link) -> None:
         try:
@@ -269,15 +311,9 @@ class DraftClient:
         except (TimeoutError, ConnectionError):
             return  # it need not arrive
 
-    def _lost_connection(self, request: ClientRequest, error: OSError) -> Proposal | Dropped:
-        if self._result is not None:  # it was whole before the connection ended
-            self._disconnect()
-            return self._result
-        late = isinstance(error, TimeoutError)
-        reason = DropReason.MISSED_DEADLINE if late else DropReason.DISCONNECTED
-        dropped = request.asking.give_up(reason)
+    def _lost_connection(self, reason: DropReason, detail: str) -> None:
+        self._give_up(reason, detail)
         self._disconnect()
-        return replace(dropped, detail=str(error))
 
     def _disconnect(self) -> None:
         channel, self._channel, self._link = self._channel, None, None
@@ -315,17 +351,16 @@ class ClientRequest:
 
     def propose(self, policy: ProposalPolicy) -> Drafted:
         """Begin the next round and ask for at most ``policy.depth`` drafts after the prefix."""
-        miss, allowed = self._allowed(policy)
-        if miss is not None:
-            self.asking.skip()
-            return miss
-        drafted = self._client.ask(self, allowed)
+        return self._client.propose_all([(self, policy)])[0]
+
+    def drafted(self, result: Proposal | Dropped) -> Drafted:
+        """Book how a round that was asked has ended."""
         self.traffic.audit_seconds = self.asking.audit_seconds
-        if isinstance(drafted, Proposal):
+        if isinstance(result, Proposal):
             self._pacing.won()
-            return drafted
+            return result
         self._pacing.lost()
-        return Miss(drafted.reason, drafted.detail, drafted.drafted)
+        return Miss(result.reason, result.detail, result.drafted)
 
     def skip(self) -> None:
         """Begin the next round without asking."""
@@ -344,16 +379,23 @@ class ClientRequest:
             self._open = False
             self._client.farewell(self)
 
-    def _allowed(self, policy: ProposalPolicy) -> tuple[Miss | None, ProposalPolicy]:
-        """Return why this round may not ask, or None, and the policy at the depth that it may."""
+    def allowed(
+        self, policy: ProposalPolicy, until: float | None = None
+    ) -> tuple[Miss | None, ProposalPolicy]:
+        """Return why this round may not ask, or None, and the policy at the depth that it may.
+
+        Connects if need be, until then at the longest. Call it once a round.
+        """
         if self._unshared:
             return Miss(MissReason.UNSHARED_TOKEN), policy
         if not self._pacing.may_ask():
             return Miss(MissReason.PAUSED), policy
-        away = self._client.reach()
+        away = self._client.reach(until)
         agreed = self._client.agreed
         if away is not None or agreed is None:
             return Miss(MissReason.NO_CONNECTION, away or ""), policy
+        if self.asking.slot >= min(agreed.max_slots, agreed.max_sessions):
+            return Miss(MissReason.NO_SLOT), policy
         room = self.asking.room()
         if room < 1:
             return Miss(MissReason.CONTEXT_LIMIT), policy

@@ -20,6 +20,7 @@ class MissReason(Enum):
     PAUSED = "paused"  # backed off after proposals that were lost
     CONTEXT_LIMIT = "context_limit"  # the committed prefix fills the drafter's context
     NOT_OFFERED = "not_offered"  # HELLO did not agree to the policy's layout or support
+    NO_SLOT = "no_slot"  # more requests are open than HELLO agreed to
     UNSHARED_TOKEN = "unshared_token"  # the text holds an id outside the shared vocabulary
 
 

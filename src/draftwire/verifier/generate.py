@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from draftwire.errors import ConfigurationError
 from draftwire.exact.words import Address, Domain, KeyedWords, WordSource
 from draftwire.kernels import cpu
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.rows import widened
 from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.verifier.drafting import Drafter, DraftRequest, Miss, MissReason, Reason
@@ -55,6 +55,7 @@ _NOTES: dict[Reason, str] = {
     DropReason.DISCONNECTED: _AWAY,
     MissReason.CONTEXT_LIMIT: _FULL,
     DropReason.DECLINED_CONTEXT_LIMIT: _FULL,
+    MissReason.NO_SLOT: f"the drafter takes no more sessions: {_ALONE}",
     MissReason.NOT_OFFERED: f"the drafter does not offer this layout or support: {_ALONE}",
     MissReason.UNSHARED_TOKEN: f"the text has left the shared vocabulary: {_ALONE}",
     MissReason.PAUSED: "proposals kept getting lost: drafting pauses and is tried again later",
@@ -212,7 +213,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         verdict = cpu.verify(
             rows,
             proposal.tokens,
-            [_as_wide(row, rows.shape[1]) for row in proposal.rows],
+            [widened(row, rows.shape[1]) for row in proposal.rows],
             self._words,
             generation=self._drafting.generation,
             round=self._drafting.round,
@@ -255,17 +256,6 @@ _OUTCOMES = {
     Kind.BONUS: Outcome.BONUS,
     Kind.TARGET_ONLY: Outcome.TARGET_ONLY,
 }
-
-
-def _as_wide(row: QRow, width: int) -> QRow:
-    """Return q over the target's row width: a padded model's ids beyond V have q = 0 (V18)."""
-    if row.vocab_size >= width:
-        return row
-    if row.ids is not None:
-        return QRow(width, row.ids, row.counts)
-    counts = np.zeros(width, np.int32)
-    counts[: row.vocab_size] = row.counts
-    return QRow(width, None, counts)
 
 
 def generate(

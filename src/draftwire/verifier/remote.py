@@ -29,6 +29,7 @@ class RemoteDrafter(DraftClient):
         deadline: float = 1.0,
         connect_timeout: float = 1.0,
         audit: bool = True,
+        max_sessions: int = 64,
         max_depth: int = 16,
         max_support: int = 1024,
         draft_identity: bytes = bytes(32),
@@ -41,6 +42,7 @@ class RemoteDrafter(DraftClient):
             verifier_hello(
                 target,
                 version=version,
+                max_sessions=max_sessions,
                 max_depth=max_depth,
                 max_support=max_support,
                 draft_identity=draft_identity,
