@@ -38,7 +38,9 @@ def run(quick: bool, target: Path | None, drafter: Path | None) -> Result:
     """Measure at three temperatures; a turn is every prompt once, each way."""
     choice = LayoutChoice(Layout.SPARSE, SUPPORT)
     tokens, repeats = (24, 1) if quick else (96, 3)
-    result = Result(f"embedded pair, depth {DEPTH}, {choice}, {tokens} tokens, one thread a process")
+    result = Result(
+        f"pair over loopback, depth {DEPTH}, {choice}, {tokens} tokens, one thread each"
+    )
     first = policy_for(choice, DEPTH, TEMPERATURES[0])
     with trio(target, drafter, first, threads=1) as pair:
         for temperature in TEMPERATURES[-1:] if quick else TEMPERATURES:
