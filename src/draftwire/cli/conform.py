@@ -110,7 +110,13 @@ def _problem(file: VectorFile, checks: dict[str, Check], vector: Vector) -> str 
     return None
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  draftwire conform vectors/*.jsonl
+  draftwire conform --quiet vectors/frames.jsonl
+"""
+)
 @click.argument(
     "files",
     nargs=-1,
