@@ -31,13 +31,13 @@ def nearest(x: Fraction, digits: int, lowest: int) -> Fraction:
     ``lowest`` is the exponent of the smallest subnormal. Overflow is not represented: the caller
     knows the range. (``round`` of a fraction rounds ties to even.)
     """
-    if x == 0:
-        return Fraction(0)
     exponent = abs(x.numerator).bit_length() - x.denominator.bit_length()
-    if abs(x) < Fraction(2) ** exponent:
-        exponent -= 1
-    unit = Fraction(2) ** max(exponent - digits + 1, lowest)
-    return round(x / unit) * unit
+    if abs(x.numerator) << max(-exponent, 0) < x.denominator << max(exponent, 0):
+        exponent -= 1  # now 2^exponent <= |x| < 2^(exponent + 1), for x other than 0
+    unit = max(exponent - digits + 1, lowest)
+    if unit >= 0:
+        return Fraction(round(x / (1 << unit)) << unit)
+    return Fraction(round(x * (1 << -unit)), 1 << -unit)
 
 
 def binary64(x: Fraction) -> Fraction:

@@ -298,6 +298,8 @@ def bad_frames() -> Iterator[Vector]:
         ("type 0", 2, 0, 0, 8, "BAD_TYPE"),
         ("type 13", 2, 13, 0, 8, "BAD_TYPE"),
         ("type before flags", 2, 13, 1, 8, "BAD_TYPE"),
+        ("CHALLENGE where no key is held", 2, 11, 0, 32, "AUTHENTICATION_FAILED"),
+        ("PROOF where no key is held", 2, 12, 0, 32, "AUTHENTICATION_FAILED"),
         ("flags", 2, 9, 1, 8, "BAD_FLAGS"),
         ("flags before length", 2, 9, 0x8000, 9, "BAD_FLAGS"),
         ("one byte too long", 2, 9, 0, 9, "FRAME_TOO_LARGE"),

@@ -217,5 +217,5 @@ def texts() -> Iterator[Vector]:
     yield text_law("greedy draft", mixed_p, sure, bits=2, depths=[2], max_tokens=2)
     yield text_law("one legal id", one, far_q, bits=2, depths=[2], max_tokens=2)
     yield text_law(
-        "ends inside a proposal", far_p, far_q, bits=1, depths=[2], max_tokens=3, end_tokens=[0]
+        "ends inside a proposal", far_p, far_q, bits=1, depths=[2], max_tokens=2, end_tokens=[0]
     )

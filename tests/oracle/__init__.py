@@ -1,1 +1,0 @@
-"""The oracle, held to published numbers and to itself."""
