@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic
 
 from draftwire.drafter.engine import Context, DraftEngine
+from draftwire.drafter.limits import Allowance, PeerLimits
 from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, Proposer, propose
-from draftwire.errors import ConfigurationError
+from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
 from draftwire.exact.words import ProposalWords
 from draftwire.kernels.prepare import prepare
 from draftwire.session.link import AgreedEvent, Closed, Link
@@ -20,6 +22,7 @@ from draftwire.transport.queue import OutQueue
 from draftwire.wire.agreement import largest_reply_bytes, step_bytes, version_of
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
+    NONCE_BYTES,
     PRECISION,
     Q_SEMANTIC,
     RNG_ABI,
@@ -42,7 +45,7 @@ class DrafterConfig:
     version: the one wire version spoken. layouts: IDS_ONLY for v1; DENSE, SPARSE or both for v2.
     max_sessions, max_slots, max_depth, max_support: for each connection. max_context: 0 = the
     engine's. max_reply_bytes: 0 = what the other limits need; less is refused in HELLO (P8).
-    max_connections: over all. max_batch: most proposals drawn at once.
+    max_connections: over all. max_batch: most proposals drawn at once. peer: rates and times.
     """
 
     version: WireVersion = WireVersion.V2
@@ -55,6 +58,7 @@ class DrafterConfig:
     max_reply_bytes: int = 0
     max_connections: int = 64
     max_batch: int = 32
+    peer: PeerLimits = field(default_factory=PeerLimits)
 
     def __post_init__(self) -> None:
         """Refuse limits that nothing could be done under."""
@@ -114,7 +118,7 @@ class Connection(Generic[Context]):
     def __init__(
         self,
         program: DrafterProgram[Context],
-        hello: Hello,
+        link: Link,
         clock: Callable[[], float],
     ) -> None:
         """Made by :meth:`DrafterProgram.connect`."""
@@ -123,9 +127,13 @@ class Connection(Generic[Context]):
         self.contexts: dict[int, Context] = {}
         self.tasks: dict[int, DraftTask] = {}
         self.roster: Roster | None = None
+        self.error: ProtocolError | None = None  # why it is closing, where there is a reason
+        self.pause = 0.0  # seconds for which nothing more may be read (P24)
         self._program = program
         self._clock = clock
-        self._link = Link(hello, clock())
+        self._link = link
+        self._allowance = Allowance(program.config.peer, clock())
+        self._frames = 0
 
     def buffer(self) -> memoryview:
         """Return where received bytes go."""
@@ -141,10 +149,12 @@ class Connection(Generic[Context]):
             elif isinstance(event, AgreedEvent):
                 self.roster = Roster(event.agreed)
             elif isinstance(event, Closed):
-                self.closing = True
-                self.free()
+                self._close(event)
             event = self._link.filled(0, now)
         self.outgoing.push(self._link.outgoing())
+        frames = self._link.received.total()
+        self.pause = self._allowance.read(frames - self._frames, count, now)
+        self._frames = frames
 
     def answer(self, task: DraftTask, draft: Draft | Status) -> None:
         """Send a proposal, or why there is none, if the task is still wanted."""
@@ -154,7 +164,8 @@ class Connection(Generic[Context]):
             parts = self.roster.reply(task, list(zip(draft.tokens, draft.rows, strict=True)))
         else:
             parts = self.roster.decline(task, draft)
-        self.outgoing.push(parts)
+        self._link.send_parts(parts)
+        self.outgoing.push(self._link.outgoing())
 
     def free(self) -> None:
         """End every session and close its context."""
@@ -165,13 +176,31 @@ class Connection(Generic[Context]):
             _, context = self.contexts.popitem()
             self._program.engine.close(context)
 
+    def _begin(self, roster: Roster, task: DraftTask) -> None:
+        """Put a task into the next batch, or decline it when too many drafts are in flight."""
+        most = self._program.config.peer.max_positions
+        held = sum(each.policy.depth for each in self.tasks.values()) if most else 0
+        if most and held + task.policy.depth > most:
+            self._link.send_parts(roster.decline(task, Status.NO_SLOT))
+            return
+        self.tasks[task.session] = task
+        self._program.wait(self, task)
+
+    def _close(self, closed: Closed) -> None:
+        self.error = closed.error
+        self.closing = True
+        self.free()
+
     def _take(self, received: Received) -> None:
         assert self.roster is not None  # the link lets nothing through before HELLO is agreed
         todo = self.roster.receive(received.message)
         self._link.send_parts(todo.parts)
+        if todo.refused and self._allowance.refused(self._clock()):
+            code = ProtocolErrorCode.LIMIT_EXCEEDED
+            self._close(self._link.refuse(ProtocolError(code, "too many messages were refused")))
+            return
         if todo.task is not None:
-            self.tasks[todo.task.session] = todo.task
-            self._program.wait(self, todo.task)
+            self._begin(self.roster, todo.task)
         for session in todo.ended:
             self.tasks.pop(session, None)
             context = self.contexts.pop(session, None)
@@ -195,11 +224,14 @@ class DrafterProgram(Generic[Context]):
         source: ProposalSource = ProposalWords,
         proposer: Proposer[Context] = propose,
         clock: Callable[[], float] = time.monotonic,
+        key: bytes = b"",
+        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """Begin without connections.
 
         source: stands in for the proposal's words, so that a law can be enumerated. proposer:
         stands in for :func:`propose`, where proposals are prepared to measure everything else.
+        key: what every verifier has to prove that it holds (P20); none = nothing is asked.
         """
         self.engine = engine
         self.config = config
@@ -208,6 +240,8 @@ class DrafterProgram(Generic[Context]):
         self._source = source
         self._proposer = proposer
         self._clock = clock
+        self._key = key
+        self._entropy = entropy
         self._waiting: list[tuple[Connection[Context], DraftTask]] = []
 
     def warm_up(self) -> None:
@@ -218,7 +252,9 @@ class DrafterProgram(Generic[Context]):
         """Return a new connection, or None when there are as many as may be."""
         if len(self.connections) >= self.config.max_connections:
             return None
-        connection = Connection(self, self._hello, self._clock)
+        nonce = self._entropy(NONCE_BYTES) if self._key else b""
+        link = Link(self._hello, self._clock(), self._key, nonce)
+        connection = Connection(self, link, self._clock)
         self.connections.add(connection)
         return connection
 

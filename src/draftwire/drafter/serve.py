@@ -11,41 +11,56 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, Self
 
 from draftwire.drafter.engine import Context, DraftEngine
+from draftwire.drafter.limits import RefusalLog
 from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
+from draftwire.transport.keys import PresharedKey
+from draftwire.transport.security import Security
+from draftwire.transport.stream import READ, WRITE, PlainStream, Stream
 from draftwire.transport.tcp import Address, accept, bound_address, listen
+from draftwire.transport.tls import Tls, TlsFiles
 
 DRAIN_SECONDS: Final = 1.0
-_READ: Final = selectors.EVENT_READ
-_WRITE: Final = selectors.EVENT_WRITE
 
 
 class _Peer(Generic[Context]):
-    """One accepted socket and the program's connection behind it."""
+    """One accepted connection, and the program's end of it."""
 
-    def __init__(self, peer: socket.socket, connection: Connection[Context]) -> None:
-        self.socket = peer
+    def __init__(self, stream: Stream, connection: Connection[Context], deadline: float) -> None:
+        self.stream = stream
         self.connection = connection
-        self.interest = _READ
+        self.deadline = deadline  # of everything before HELLO is agreed
+        self.resumes = 0.0  # until when nothing is read (P24)
+        self.interest = stream.wants
+        self.name = _name(stream.socket)
 
 
 class DrafterServer(Generic[Context]):
     """Serves a :class:`DrafterProgram` on a listening socket until ``stop`` is called.
 
     A connection whose peer does not read is not read from either, so that what waits for it is
-    bounded by one read's worth of answers. Connections over the limit are closed at once.
+    bounded by one read's worth of answers; one that reads too much for its limits is not read from
+    for a while. Connections over the limit are closed at once; of those that have not agreed on
+    HELLO the oldest makes way first (P23).
     """
 
-    def __init__(self, program: DrafterProgram[Context], listener: socket.socket) -> None:
-        """Take over a non-blocking listening socket."""
+    def __init__(
+        self, program: DrafterProgram[Context], listener: socket.socket, tls: Tls | None = None
+    ) -> None:
+        """Take over a non-blocking listening socket. tls: what every connection begins with."""
         self._program = program
+        self._limits = program.config.peer
         self._listener = listener
+        self._tls = tls
         self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, _READ, None)
+        self._selector.register(listener, READ, None)
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
         self._woken.setblocking(False)
-        self._selector.register(self._woken, _READ, None)
+        self._selector.register(self._woken, READ, None)
         self._peers: set[_Peer[Context]] = set()
+        self._half_open: dict[_Peer[Context], None] = {}  # oldest first
+        self._paused: set[_Peer[Context]] = set()
+        self._refusals = RefusalLog(time.monotonic)
         self._stopping = False
 
     @property
@@ -85,19 +100,43 @@ class DrafterServer(Generic[Context]):
     def _turn(self) -> None:
         """Wait for something, read all that is there, draft it as one batch, send."""
         touched: list[_Peer[Context]] = []
-        for key, events in self._selector.select(0 if self._program.waiting else None):
+        for key, events in self._selector.select(self._patience()):
             peer: _Peer[Context] | None = key.data
             if peer is None:
                 self._attend(key.fileobj)
                 continue
-            if events & _READ:
+            if not peer.stream.greeted:
+                self._greet(peer)
+            elif events & READ:
                 self._read(peer)
             touched.append(peer)
         answered = self._program.draft()
         # A batch may answer peers that sent their STEP in an earlier turn.
         touched += [peer for peer in self._peers if peer.connection in answered]
+        if self._half_open or self._paused:
+            touched += self._overdue(time.monotonic())
         for peer in touched:
             self._write(peer)
+
+    def _patience(self) -> float | None:
+        """Seconds until something has to be done though nothing comes; None = there is nothing."""
+        if self._program.waiting:
+            return 0.0
+        if not self._half_open and not self._paused:
+            return None
+        times = [peer.deadline for peer in self._half_open] + [p.resumes for p in self._paused]
+        return max(min(times) - time.monotonic(), 0.0)
+
+    def _overdue(self, now: float) -> list[_Peer[Context]]:
+        """Drop who has not agreed in time; return those that may be read from again."""
+        for peer in list(self._half_open):
+            if peer.connection.roster is not None:
+                del self._half_open[peer]
+            elif peer.deadline <= now:
+                self._turn_away(peer, TimeoutError("it did not agree on HELLO in time"))
+        resumed = [peer for peer in self._paused if peer.resumes <= now]
+        self._paused.difference_update(resumed)
+        return resumed
 
     def _attend(self, ready: Any) -> None:
         if ready is self._woken:
@@ -108,50 +147,93 @@ class DrafterServer(Generic[Context]):
                 return
             return
         while (accepted := accept(self._listener)) is not None:
-            connection = self._program.connect()
-            if connection is None:
-                accepted.close()
-                continue
-            peer = _Peer(accepted, connection)
-            self._peers.add(peer)
-            self._selector.register(accepted, _READ, peer)
+            self._admit(accepted)
+
+    def _admit(self, accepted: socket.socket) -> None:
+        full = len(self._peers) >= self._program.config.max_connections
+        if self._half_open and (full or len(self._half_open) >= self._limits.max_half_open):
+            self._turn_away(next(iter(self._half_open)), TimeoutError("others wait to connect"))
+        connection = self._program.connect()
+        if connection is None:
+            accepted.close()
+            return
+        stream = PlainStream(accepted) if self._tls is None else self._tls.accept(accepted)
+        peer = _Peer(stream, connection, time.monotonic() + self._limits.handshake_seconds)
+        self._peers.add(peer)
+        self._half_open[peer] = None
+        self._selector.register(stream.socket, peer.interest, peer)
+
+    def _greet(self, peer: _Peer[Context]) -> None:
+        try:
+            peer.stream.greet()
+        except OSError as error:
+            self._turn_away(peer, error)
+            return
+        if peer.stream.greeted:  # the peer's first message may be among what TLS has read
+            self._read(peer)
 
     def _read(self, peer: _Peer[Context]) -> None:
         connection = peer.connection
-        try:
-            count = peer.socket.recv_into(connection.buffer())
-        except BlockingIOError:
-            return
-        except OSError:
-            count = 0
-        if count:
+        more = True
+        while more:
+            try:
+                count = peer.stream.receive_into(connection.buffer())
+            except BlockingIOError:
+                return
+            except OSError:
+                count = 0
+            if not count:
+                self._forget(peer)
+                return
             connection.filled(count)
-        else:
-            self._forget(peer)
+            more = peer.stream.pending and not connection.closing
+        if connection.pause:
+            peer.resumes = time.monotonic() + connection.pause
+            self._paused.add(peer)
+        if connection.error is not None:
+            self._refusals.say(peer.name, connection.error)
 
     def _write(self, peer: _Peer[Context]) -> None:
         if peer not in self._peers:
             return
+        if not peer.stream.greeted:
+            self._watch(peer, peer.stream.wants)
+            return
         connection = peer.connection
         try:
-            done = connection.outgoing.flush(peer.socket)
+            done = peer.stream.flush(connection.outgoing)
         except OSError:
             self._forget(peer)
             return
         if done and connection.closing:
             self._forget(peer)
             return
-        interest = _READ if done else _WRITE
-        if interest != peer.interest:
-            peer.interest = interest
-            self._selector.modify(peer.socket, interest, peer)
+        self._watch(peer, WRITE if not done else 0 if peer in self._paused else READ)
+
+    def _watch(self, peer: _Peer[Context], interest: int) -> None:
+        """Wait for ``interest`` of this peer; 0 = for nothing."""
+        if interest == peer.interest:
+            return
+        if not interest:
+            self._selector.unregister(peer.stream.socket)
+        elif not peer.interest:
+            self._selector.register(peer.stream.socket, interest, peer)
+        else:
+            self._selector.modify(peer.stream.socket, interest, peer)
+        peer.interest = interest
+
+    def _turn_away(self, peer: _Peer[Context], error: Exception) -> None:
+        self._refusals.say(peer.name, error)
+        self._forget(peer)
 
     def _forget(self, peer: _Peer[Context]) -> None:
         if peer in self._peers:
             self._peers.remove(peer)
-            self._selector.unregister(peer.socket)
+            self._half_open.pop(peer, None)
+            self._paused.discard(peer)
+            self._watch(peer, 0)
             self._program.disconnect(peer.connection)
-            _close_gently(peer.socket)
+            _close_gently(peer.stream.socket)
 
     def _drain(self) -> None:
         """Answer what waits with SHUTTING_DOWN and give the peers a moment to take it."""
@@ -183,17 +265,24 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    security: Security | None = None,
     ready: Callable[[Address], None] | None = None,
 ) -> None:
     """Serve ``engine`` until SIGINT or SIGTERM; returns then, with every context closed.
 
+    security: a key that verifiers have to prove, or certificates both ways; an address that other
+    machines can reach is not listened on without one.
     ready: called with the bound address once verifiers can connect, after the arithmetic has been
     compiled (no verifier's deadline pays for that). Signals are taken over in the main thread only.
-    Raises TransportError (the port is in use, the address is not loopback) and ConfigurationError.
+    Raises TransportError (the port is in use, the address is open to strangers) and
+    ConfigurationError.
     """
-    program = DrafterProgram(engine, config)
-    program.warm_up()
-    with DrafterServer(program, listen(host, port)) as server:
+    key = security.secret if isinstance(security, PresharedKey) else b""
+    tls = Tls(security, server=True) if isinstance(security, TlsFiles) else None
+    program = DrafterProgram(engine, config, key=key)
+    listener = listen(host, port, guarded=security is not None)
+    with DrafterServer(program, listener, tls) as server:
+        program.warm_up()
         restore = _take_signals(server)
         try:
             if ready is not None:
@@ -233,3 +322,11 @@ def _close_gently(peer: socket.socket) -> None:
     except OSError:
         pass  # nothing more waits, or the peer is gone already
     peer.close()
+
+
+def _name(peer: socket.socket) -> str:
+    """Return where a connection comes from, for the log."""
+    try:
+        return str(Address(*peer.getpeername()[:2]))
+    except OSError:
+        return "a peer that has gone"

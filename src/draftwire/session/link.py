@@ -226,6 +226,10 @@ class Link:
         self.state = advance(self.state, LinkInput.END)
         return Closed(None)
 
+    def refuse(self, error: ProtocolError) -> Closed:
+        """End the link here because of what the peer does; one ERROR says why."""
+        return self._fail(error)
+
     def close(self) -> None:
         """End the link here; ``outgoing`` may still be written."""
         self.state = advance(self.state, LinkInput.END)

@@ -20,11 +20,15 @@ from draftwire.wire.registry import MessageType, Status
 
 @dataclass(frozen=True, slots=True)
 class Todo:
-    """What a message asks of the program: bytes to send, a task to do, sessions that have ended."""
+    """What a message asks of the program: bytes to send, a task to do, sessions that have ended.
+
+    refused: whether the bytes are an ERROR, because a session could not follow the message.
+    """
 
     parts: Parts = field(default_factory=list)
     task: DraftTask | None = None
     ended: tuple[int, ...] = ()
+    refused: bool = False
 
 
 class Roster:
@@ -63,7 +67,7 @@ class Roster:
         try:
             return self._follow(message)
         except ProtocolError as error:
-            return Todo(self._error(message, error))
+            return Todo(self._error(message, error), refused=True)
 
     def reply(self, task: DraftTask, drafted: Sequence[tuple[int, QRow]]) -> Parts:
         """Return the bytes that answer a task; none if nobody wants it any more."""

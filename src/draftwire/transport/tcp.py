@@ -112,6 +112,10 @@ class TcpChannel:
         """Close; may be called twice."""
         self._socket.close()
 
+    def detach(self) -> socket.socket:
+        """Return the socket and leave it to the caller."""
+        return self._socket
+
     def _until(self, deadline: float) -> None:
         left = deadline - time.monotonic()
         if left <= 0:
@@ -119,16 +123,17 @@ class TcpChannel:
         self._socket.settimeout(left)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a non-blocking listening socket on a loopback address; port 0 takes any free one.
+def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
+    """Return a non-blocking listening socket; port 0 takes any free one.
 
-    Raises TransportError: an address that others could reach (there is no authentication yet), a
-    port in use, an address that is not this machine's.
+    guarded: whoever connects has to prove who he is. Raises TransportError: an address that others
+    could reach without that (P20), a port in use, an address that is not this machine's.
     """
-    if not is_loopback(host):
+    if not guarded and not is_loopback(host):
         raise TransportError(
             f"{host} can be reached from other machines and this port asks nobody who they are:"
-            " listen on 127.0.0.1 and let ssh carry the port"
+            " give --psk-file FILE (draftwire keygen makes one), or --tls-cert, --tls-key and"
+            " --tls-ca, or keep 127.0.0.1 and let ssh carry the port"
         )
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

@@ -7,6 +7,7 @@ under a named reason, and a later round tries again.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from draftwire.wire.agreement import Agreed, require_policy
 from draftwire.wire.messages import Complete, ErrorMessage, Hello, ProposalPolicy, Reply
 from draftwire.wire.registry import (
     HEADER_BYTES,
+    NONCE_BYTES,
     TRAILER_BYTES,
     Outcome,
 )
@@ -47,7 +49,8 @@ class DraftClient:
 
     dial: opens a channel, given the time it may take until; raises TransportError. deadline: for a
     round, in seconds, finite and positive. connect_timeout: for connecting and for HELLO. audit:
-    recompute every draw (A22). clock: seconds, monotonic. Raises ConfigurationError.
+    recompute every draw (A22). clock: seconds, monotonic. key: what both sides prove that they
+    hold (P20); none = no handshake. entropy: makes its nonces. Raises ConfigurationError.
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class DraftClient:
         connect_timeout: float,
         audit: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        key: bytes = b"",
+        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """Check the times and compile the arithmetic; nothing is dialled yet."""
         for name, value in (("deadline", deadline), ("connect_timeout", connect_timeout)):
@@ -72,6 +77,8 @@ class DraftClient:
         self.strays = 0  # messages for sessions that are over
         self._dial = dial
         self._hello = hello
+        self._key = key
+        self._entropy = entropy
         self._channel: Channel | None = None
         self._link: Link | None = None
         self._pacing = ConnectPacing()
@@ -109,7 +116,8 @@ class DraftClient:
         deadline = self.clock() + self.connect_timeout
         deadline = deadline if until is None else min(deadline, until)
         self._channel = self._dial(deadline)
-        self._link = Link(self._hello, self.clock())
+        nonce = self._entropy(NONCE_BYTES) if self._key else b""
+        self._link = Link(self._hello, self.clock(), self._key, nonce)
         try:
             self._link.start()
             agreed = self._greet(self._channel, self._link, deadline)
@@ -241,8 +249,10 @@ class DraftClient:
 
     def _greet(self, channel: Channel, link: Link, deadline: float) -> Agreed:
         try:
-            channel.send(link.outgoing(), deadline)
             while True:
+                parts = link.outgoing()
+                if parts:
+                    channel.send(parts, deadline)
                 count = channel.receive_into(link.buffer(), deadline)
                 event = link.filled(count, self.clock())
                 if isinstance(event, AgreedEvent):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from draftwire.transport.channel import Channel
+from draftwire.transport.keys import PresharedKey
+from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address, TcpChannel
+from draftwire.transport.tls import Tls, TlsFiles
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.engine import TargetEngine
 from draftwire.verifier.hello import verifier_hello
@@ -16,7 +21,8 @@ class RemoteDrafter(DraftClient):
 
     address: an ``Address``, a (host, port) pair or "HOST:PORT". target: whose tokenizer and
     vocabulary the drafter's must equal. deadline, connect_timeout: seconds. draft_identity: the
-    one checkpoint that is taken, all zero = any. Rounds connect, and connect again, by themselves;
+    one checkpoint that is taken, all zero = any. security: the key or the certificates that the
+    drafter was started with. Rounds connect, and connect again, by themselves;
     ``connect`` does it at once and says what is wrong.
     """
 
@@ -34,11 +40,12 @@ class RemoteDrafter(DraftClient):
         max_support: int = 1024,
         draft_identity: bytes = bytes(32),
         adaptation: Adaptation = Adaptation.ANY,
+        security: Security | None = None,
     ) -> None:
         """Remember the address; nothing is sent yet. Raises ConfigurationError."""
         self.address = Address.parse(address) if isinstance(address, str) else Address(*address)
         super().__init__(
-            lambda until: TcpChannel.connect(self.address, until),
+            self._dialled(security),
             verifier_hello(
                 target,
                 version=version,
@@ -51,4 +58,12 @@ class RemoteDrafter(DraftClient):
             deadline=deadline,
             connect_timeout=connect_timeout,
             audit=audit,
+            key=security.secret if isinstance(security, PresharedKey) else b"",
         )
+
+    def _dialled(self, security: Security | None) -> Callable[[float], Channel]:
+        """Return what opens a channel to the address; certificates are read now, once."""
+        if not isinstance(security, TlsFiles):
+            return lambda until: TcpChannel.connect(self.address, until)
+        tls = Tls(security, server=False)
+        return lambda until: tls.connect(self.address, until)

@@ -1,0 +1,98 @@
+"""What one verifier may cost (P23, P24), and what is said about those that were turned away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from draftwire.errors import ConfigurationError, DraftwireError, ProtocolError
+from draftwire.transport.limits import TokenBucket
+
+_LOG: Final = logging.getLogger(__name__)
+_LONGEST_REASON: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLimits:
+    """Limits of each peer; the defaults are far above what a verifier with a real target does.
+
+    handshake_seconds: from the connection until HELLO is agreed, TLS and key included.
+    max_half_open: connections that have not got there; the oldest goes first.
+    frames_per_second, bytes_per_second: what is read, one second's worth at once; more waits.
+    refusals_per_second, refusals_at_once: messages that a session refuses; more ends the connection.
+    max_positions: drafts asked for and not yet answered; 0 = what sessions and depth allow; more
+    are declined.
+    """
+
+    handshake_seconds: float = 5.0
+    max_half_open: int = 16
+    frames_per_second: float = 20_000.0
+    bytes_per_second: float = 256.0 * (1 << 20)
+    refusals_per_second: float = 4.0
+    refusals_at_once: int = 256
+    max_positions: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nobody could be served."""
+        for name in (
+            "handshake_seconds",
+            "max_half_open",
+            "frames_per_second",
+            "bytes_per_second",
+            "refusals_per_second",
+            "refusals_at_once",
+        ):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigurationError(f"{name} must be finite and above 0")
+        if self.max_positions < 0:
+            raise ConfigurationError("max_positions must be 0 or more")
+
+
+class Allowance:
+    """What is left of one peer's limits."""
+
+    def __init__(self, limits: PeerLimits, now: float) -> None:
+        """Begin with all of it."""
+        self._frames = TokenBucket(limits.frames_per_second, limits.frames_per_second, now)
+        self._bytes = TokenBucket(limits.bytes_per_second, limits.bytes_per_second, now)
+        self._refusals = TokenBucket(limits.refusals_per_second, limits.refusals_at_once, now)
+
+    def read(self, frames: int, size: int, now: float) -> float:
+        """Book what was read; returns the seconds for which no more may be."""
+        return max(self._frames.spend(frames, now), self._bytes.spend(size, now))
+
+    def refused(self, now: float) -> bool:
+        """Book a message that a session refused; returns whether that was one too many."""
+        return self._refusals.spend(1, now) > 0
+
+
+class RefusalLog:
+    """Says who was turned away and why, at most once a second, and how many were not named.
+
+    Nothing that a peer sent is a format, a second line or longer than a line.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Begin with nothing said. clock: seconds, monotonic."""
+        self._clock = clock
+        self._next = -1.0
+        self._unsaid = 0
+
+    def say(self, peer: str, error: Exception) -> None:
+        """Log one refusal, unless there was one in the last second."""
+        now = self._clock()
+        if now < self._next:
+            self._unsaid += 1
+            return
+        code = f" {error.code.name}" if isinstance(error, ProtocolError) else ""
+        more = f" (and {self._unsaid} more before)" if self._unsaid else ""
+        _LOG.warning("%s was turned away:%s %s%s", peer, code, one_line(error), more)
+        self._next, self._unsaid = now + 1.0, 0
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's text escaped, so that it is printable and one short line."""
+    text = str(error) if isinstance(error, DraftwireError) else f"{type(error).__name__}: {error}"
+    return text.encode("unicode_escape").decode("ascii")[:_LONGEST_REASON]

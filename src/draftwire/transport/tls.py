@@ -1,0 +1,196 @@
+"""Mutual TLS 1.3 with the standard library: both sides show a certificate that the other trusts."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from draftwire.errors import ConfigurationError, TransportError
+from draftwire.transport.channel import Part
+from draftwire.transport.keys import read_private
+from draftwire.transport.queue import OutQueue, joined
+from draftwire.transport.stream import READ, WRITE
+from draftwire.transport.tcp import Address, TcpChannel
+
+FINGERPRINT_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """What one side needs for mutual TLS: PEM files.
+
+    certificate, key: this side's own, the key readable by its owner alone. trusted: certificates of
+    the authorities that sign the peers', or the peers' own certificates. fingerprints: SHA-256 of
+    the only certificates that are taken; none = any that is trusted. A verifier without them asks
+    besides that the drafter's certificate names the host it connects to.
+    """
+
+    certificate: Path
+    key: Path
+    trusted: Path
+    fingerprints: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse fingerprints that are none."""
+        if any(len(each) != FINGERPRINT_BYTES for each in self.fingerprints):
+            raise ConfigurationError("a fingerprint is the SHA-256 of a certificate: 32 bytes")
+
+
+class Tls:
+    """The files of one side, read and checked; makes the streams and channels of connections."""
+
+    def __init__(self, files: TlsFiles, *, server: bool) -> None:
+        """Read the files; ConfigurationError names the one that is at fault."""
+        protocol = ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT
+        self._context = ssl.SSLContext(protocol)
+        self._fingerprints = frozenset(files.fingerprints)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._context.check_hostname = not server and not files.fingerprints
+        self._context.verify_mode = ssl.CERT_REQUIRED
+        # A peer's own certificate among the trusted ones is trusted, whoever signed it.
+        self._context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if server:
+            self._context.num_tickets = 0  # every connection shows its certificate
+        self._load(files)
+
+    def accept(self, peer: socket.socket) -> TlsStream:
+        """Take over an accepted non-blocking socket; its handshake is still to be done."""
+        wrapped = self._context.wrap_socket(peer, server_side=True, do_handshake_on_connect=False)
+        return TlsStream(wrapped, self)
+
+    def connect(self, address: Address, deadline: float) -> TlsChannel:
+        """Connect and do the handshake; TransportError says what is wrong with which side."""
+        plain = TcpChannel.connect(address, deadline).detach()
+        try:
+            wrapped = self._context.wrap_socket(
+                plain, server_hostname=address.host, do_handshake_on_connect=False
+            )
+        except (OSError, ValueError) as error:
+            plain.close()
+            raise TransportError(f"no TLS with {address}: {tls_reason(error)}") from error
+        try:
+            wrapped.settimeout(max(deadline - time.monotonic(), 0.001))
+            wrapped.do_handshake()
+            self.check_peer(wrapped)
+            return TlsChannel(wrapped)
+        except OSError as error:
+            wrapped.close()
+            raise TransportError(_advice(address, error)) from error
+
+    def check_peer(self, connected: ssl.SSLSocket) -> None:
+        """Raise ssl.SSLError unless the peer's certificate is one of the fingerprints'."""
+        shown = connected.getpeercert(binary_form=True) or b""
+        if self._fingerprints and hashlib.sha256(shown).digest() not in self._fingerprints:
+            raise ssl.SSLCertVerificationError("another certificate than the fingerprints say")
+
+    def _load(self, files: TlsFiles) -> None:
+        read_private(files.key, "TLS key")
+        try:
+            self._context.load_cert_chain(files.certificate, files.key, password="")
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"{files.certificate} and {files.key} are no certificate with its key, in PEM and"
+                f" without a password: {tls_reason(error)}"
+            ) from error
+        try:
+            self._context.load_verify_locations(cafile=files.trusted)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"{files.trusted} holds no certificates in PEM: {tls_reason(error)}"
+            ) from error
+
+
+class TlsStream:
+    """An accepted connection under TLS, non-blocking; see :class:`draftwire.transport.stream`."""
+
+    def __init__(self, wrapped: ssl.SSLSocket, tls: Tls) -> None:
+        """Made by :meth:`Tls.accept`."""
+        self.socket: socket.socket = wrapped
+        self.greeted = False
+        self.wants = READ
+        self._wrapped = wrapped
+        self._tls = tls
+
+    @property
+    def pending(self) -> bool:
+        """Whether received bytes wait that the selector does not know of."""
+        return self.greeted and self._wrapped.pending() > 0
+
+    def greet(self) -> None:
+        """Go on with the handshake; ``greeted`` and ``wants`` say where it stands."""
+        try:
+            self._wrapped.do_handshake()
+        except ssl.SSLWantReadError:
+            self.wants = READ
+        except ssl.SSLWantWriteError:
+            self.wants = WRITE
+        else:
+            self._tls.check_peer(self._wrapped)
+            self.greeted, self.wants = True, READ
+
+    def receive_into(self, buffer: memoryview) -> int:
+        """Return how many bytes came, 0 at the end; BlockingIOError when there are none yet."""
+        try:
+            return self._wrapped.recv_into(buffer)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            raise BlockingIOError from error
+
+    def flush(self, queue: OutQueue) -> bool:
+        """Send what the socket takes; returns whether the queue is empty now."""
+        while queue:
+            try:
+                queue.drop(self._wrapped.send(queue.head()[0]))
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+        return True
+
+
+class TlsChannel(TcpChannel):
+    """One connected socket under TLS, blocking up to a deadline."""
+
+    def send(self, parts: Sequence[Part], deadline: float) -> None:
+        """Send all parts in order."""
+        try:
+            for part in joined(parts):
+                view = memoryview(part).cast("B")
+                while view.nbytes:
+                    self._until(deadline)
+                    view = view[self._socket.send(view) :]
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise ConnectionError(tls_reason(error)) from error
+
+
+def tls_reason(error: Exception) -> str:
+    """Return what went wrong, in OpenSSL's or the system's own words, on one line."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        said = getattr(error, "verify_message", "") or str(error)
+    elif isinstance(error, ssl.SSLError):
+        said = (error.reason or str(error)).replace("_", " ").lower()
+    elif isinstance(error, OSError):
+        said = (error.strerror or str(error) or type(error).__name__).lower()
+    else:
+        said = str(error)
+    return " ".join(said.split())
+
+
+def _advice(address: Address, error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return f"the drafter at {address} did not finish the TLS handshake in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the drafter at {address} shows a certificate that is not trusted here"
+            f" ({tls_reason(error)}): its authority, or itself, belongs into --tls-ca, and it must"
+            " name this host or be given by --tls-fingerprint"
+        )
+    return (
+        f"no TLS with the drafter at {address} ({tls_reason(error)}): it must be started with"
+        " --tls-cert, --tls-key and --tls-ca too"
+    )
