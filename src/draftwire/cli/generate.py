@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,10 +24,14 @@ from draftwire.cli.options import (
     given,
     model_folder,
 )
+from draftwire.cli.security import SECURITY, security_options, take_security
 from draftwire.transport.tcp import Address
 from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, Layout, WireVersion
 
-DRAFTING = ("depth", "layout", "wire", "deadline_ms", "draft_temperature", "no_audit")
+if TYPE_CHECKING:
+    from draftwire.transport.security import Security
+
+DRAFTING = ("depth", "layout", "wire", "deadline_ms", "draft_temperature", "no_audit", *SECURITY)
 TRUNCATION = ("top_p", "top_k", "min_p")
 LARGEST_SEED = (1 << 128) - 1
 
@@ -56,6 +60,7 @@ class GenerateOptions:
     device: str
     threads: int
     as_json: bool
+    security: Security | None
 
 
 def refuse_contradictions(ctx: click.Context, values: dict[str, Any]) -> None:
@@ -206,6 +211,7 @@ The drafter away or another program: the run is target-only and says so; its law
     show_default=True,
     help="CPU threads of the model; 0 leaves it to torch.",
 )
+@security_options("the drafter")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: text, tokens, report.")
 @click.pass_context
 def generate(ctx: click.Context, /, **values: Any) -> None:
@@ -224,6 +230,7 @@ def generate(ctx: click.Context, /, **values: Any) -> None:
 def options_of(values: dict[str, Any]) -> GenerateOptions:
     """Turn the parsed values into the options, reading the prompt."""
     values = dict(values)
+    values["security"] = take_security(values)
     wanted = values.pop("draft_temperature")
     prompt = read_prompt(values.pop("prompt"), values.pop("file"))
     stop: Sequence[str] = values.pop("stop")

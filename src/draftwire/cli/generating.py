@@ -76,6 +76,7 @@ def generate_and_print(options: GenerateOptions) -> None:
                     version=options.wire,
                     deadline=options.deadline_ms / 1e3,
                     audit=options.audit,
+                    security=options.security,
                 )
             )
         running = stack.enter_context(

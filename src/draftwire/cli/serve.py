@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,8 +16,12 @@ from draftwire.cli.options import (
     given,
     model_folder,
 )
+from draftwire.cli.security import security_options, take_security
 from draftwire.transport.tcp import is_loopback
 from draftwire.wire.registry import MAX_VOCABULARY, LayoutSet, WireVersion
+
+if TYPE_CHECKING:
+    from draftwire.transport.security import Security
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class ServeOptions:
     device: str
     threads: int
     until_stdin_closes: bool
+    security: Security | None
 
 
 @click.command(
@@ -42,12 +47,16 @@ class ServeOptions:
 Examples:
   draftwire serve
   draftwire serve --model ./small-model --port 7711 --max-sessions 8
+  draftwire serve --host 0.0.0.0 --psk-file draftwire.key     (draftwire keygen draftwire.key)
   ssh -N -L 7711:127.0.0.1:7711 drafter-box     (on the target's machine, to reach it from there)
 """
 )
 @model_folder("--model", help="Transformers causal LM folder.  [default: the embedded drafter]")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Loopback address to listen on."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; one that others can reach needs --psk-file or --tls-...",
 )
 @click.option(
     "--port",
@@ -97,6 +106,7 @@ Examples:
     show_default=True,
     help="CPU threads of the model; 0 leaves it to torch.",
 )
+@security_options("the verifier")
 @click.option(
     "--until-stdin-closes",
     is_flag=True,
@@ -106,14 +116,17 @@ Examples:
 def serve(ctx: click.Context, /, **values: Any) -> None:
     """Serve a small model as drafter: propose tokens, each with the q it was drawn from.
 
-    Listens on loopback alone. To use it from another machine, let ssh carry the port: ssh brings
-    the encryption and the identity that this port itself does not have.
+    Listens on loopback alone, unless verifiers have to prove who they are: with a key, which hides
+    nothing on the way, or with certificates both ways (TLS 1.3), which hide the text too. Or let
+    ssh carry the port.
     """
     host = values["host"]
-    if not is_loopback(host):
+    values["security"] = take_security(values)
+    if values["security"] is None and not is_loopback(host):
         raise click.UsageError(
-            f"--host {host} is not loopback, and this port asks nobody who they are: keep 127.0.0.1"
-            " and reach it through ssh -N -L PORT:127.0.0.1:PORT THIS-MACHINE"
+            f"--host {host} is not loopback, and this port asks nobody who they are: add --psk-file"
+            " FILE (draftwire keygen makes one), or --tls-cert, --tls-key and --tls-ca, or keep"
+            " 127.0.0.1 and reach it through ssh -N -L PORT:127.0.0.1:PORT THIS-MACHINE"
         )
     if values["wire"] is WireVersion.V1:
         for name in ("layouts", "max_support"):

@@ -36,7 +36,14 @@ def serve_until_told(options: ServeOptions) -> None:
         max_depth=options.max_depth,
         max_support=min(options.max_support, engine.vocab_size),
     )
-    serve(engine, config, host=options.host, port=options.port, ready=_say_ready)
+    serve(
+        engine,
+        config,
+        host=options.host,
+        port=options.port,
+        security=options.security,
+        ready=_say_ready,
+    )
 
 
 def _say_ready(address: Address) -> None:

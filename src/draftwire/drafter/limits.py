@@ -21,7 +21,7 @@ class PeerLimits:
     handshake_seconds: from the connection until HELLO is agreed, TLS and key included.
     max_half_open: connections that have not got there; the oldest goes first.
     frames_per_second, bytes_per_second: what is read, one second's worth at once; more waits.
-    refusals_per_second, refusals_at_once: messages that a session refuses; more ends the connection.
+    refusals_per_second, refusals_at_once: messages that a session refuses; more ends it all.
     max_positions: drafts asked for and not yet answered; 0 = what sessions and depth allow; more
     are declined.
     """

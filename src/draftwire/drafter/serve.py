@@ -153,11 +153,15 @@ class DrafterServer(Generic[Context]):
         full = len(self._peers) >= self._program.config.max_connections
         if self._half_open and (full or len(self._half_open) >= self._limits.max_half_open):
             self._turn_away(next(iter(self._half_open)), TimeoutError("others wait to connect"))
-        connection = self._program.connect()
-        if connection is None:
+        try:
+            stream = PlainStream(accepted) if self._tls is None else self._tls.accept(accepted)
+        except OSError:  # it went away again
             accepted.close()
             return
-        stream = PlainStream(accepted) if self._tls is None else self._tls.accept(accepted)
+        connection = self._program.connect()
+        if connection is None:
+            stream.socket.close()
+            return
         peer = _Peer(stream, connection, time.monotonic() + self._limits.handshake_seconds)
         self._peers.add(peer)
         self._half_open[peer] = None

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from draftwire.errors import ConfigurationError, TransportError
+from draftwire.errors import (
+    ConfigurationError,
+    ProtocolError,
+    ProtocolErrorCode,
+    TransportError,
+)
 from draftwire.transport.channel import Part
 from draftwire.transport.keys import read_private
 from draftwire.transport.queue import OutQueue, joined
@@ -65,7 +70,11 @@ class Tls:
         return TlsStream(wrapped, self)
 
     def connect(self, address: Address, deadline: float) -> TlsChannel:
-        """Connect and do the handshake; TransportError says what is wrong with which side."""
+        """Connect and do the handshake.
+
+        Raises ProtocolError AUTHENTICATION_FAILED (another certificate, or no TLS there) and
+        TransportError (nobody there, or too slow).
+        """
         plain = TcpChannel.connect(address, deadline).detach()
         try:
             wrapped = self._context.wrap_socket(
@@ -79,9 +88,13 @@ class Tls:
             wrapped.do_handshake()
             self.check_peer(wrapped)
             return TlsChannel(wrapped)
+        except ssl.SSLError as error:
+            wrapped.close()
+            code = ProtocolErrorCode.AUTHENTICATION_FAILED
+            raise ProtocolError(code, _advice(address, error)) from error
         except OSError as error:
             wrapped.close()
-            raise TransportError(_advice(address, error)) from error
+            raise TransportError(f"no TLS with {address}: {tls_reason(error)}") from error
 
     def check_peer(self, connected: ssl.SSLSocket) -> None:
         """Raise ssl.SSLError unless the peer's certificate is one of the fingerprints'."""
@@ -154,6 +167,18 @@ class TlsStream:
 class TlsChannel(TcpChannel):
     """One connected socket under TLS, blocking up to a deadline."""
 
+    def receive_into(self, buffer: memoryview, deadline: float) -> int:
+        """Wait for bytes and put them into ``buffer``; returns how many, at least one."""
+        try:
+            return super().receive_into(buffer, deadline)
+        except ConnectionError as error:
+            if isinstance(error.__cause__, ssl.SSLError):  # TLS 1.3 refuses a client only now
+                raise ConnectionError(
+                    f"TLS was ended there ({tls_reason(error.__cause__)}): it must trust this"
+                    " side's certificate in its --tls-ca"
+                ) from error
+            raise
+
     def send(self, parts: Sequence[Part], deadline: float) -> None:
         """Send all parts in order."""
         try:
@@ -181,9 +206,7 @@ def tls_reason(error: Exception) -> str:
     return " ".join(said.split())
 
 
-def _advice(address: Address, error: OSError) -> str:
-    if isinstance(error, TimeoutError):
-        return f"the drafter at {address} did not finish the TLS handshake in time"
+def _advice(address: Address, error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the drafter at {address} shows a certificate that is not trusted here"

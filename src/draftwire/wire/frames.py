@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.wire.checksum import crc32c
@@ -24,6 +25,7 @@ from draftwire.wire.registry import (
 
 _PREFIX: Final = struct.Struct("<4sBBHI")  # magic, version, type, flags, payload length
 _U32: Final = struct.Struct("<I")
+_HEADERS_KEPT: Final = 64
 _KNOWN_TYPES: Final = frozenset(MessageType)
 _KNOWN_VERSIONS: Final = frozenset(WireVersion)
 _DUE_FIELDS: Final = {MessageType.CHALLENGE: "nonce", MessageType.PROOF: "proof"}
@@ -31,6 +33,9 @@ _TLS_RECORDS: Final = frozenset({0x15, 0x16})  # alert and handshake: what a TLS
 
 READ_AHEAD: Final = 1 << 16
 """Bytes read before a frame's length is known, and past its end; the most that is ever moved."""
+
+SPEAKS_TLS: Final = "the peer speaks TLS, and this side was not told to"
+"""What a BAD_MAGIC says where it is one."""
 
 Opener: TypeAlias = Callable[[memoryview, memoryview], bool]
 """Says whether the MAC (second) is that of the next frame (first) of this stream."""
@@ -55,8 +60,7 @@ class Bounds:
         return HEADER_BYTES + most + TRAILER_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame whose checksums hold. ``payload`` is read-only and valid until the next call."""
 
     version: WireVersion
@@ -74,8 +78,14 @@ def encode_frame(
     for part in parts:
         length += len(part) if isinstance(part, bytes) else part.nbytes
         checksum = crc32c(part, checksum)
+    return [_header(version, type, length), *parts, _U32.pack(checksum)]
+
+
+@lru_cache(maxsize=256)
+def _header(version: WireVersion, type: MessageType, length: int) -> bytes:
+    """Return a header; those of a connection are few, and come again and again."""
     prefix = _PREFIX.pack(MAGIC, version, type, 0, length)
-    return [prefix + _U32.pack(crc32c(prefix)), *parts, _U32.pack(checksum)]
+    return prefix + _U32.pack(crc32c(prefix))
 
 
 def frame_checksum(parts: list[bytes | memoryview]) -> int:
@@ -107,6 +117,9 @@ class FrameReader:
         self._type = MessageType.HELLO
         self._error: ProtocolError | None = None
         self._opener: Opener | None = None
+        # Headers that the bounds let through, with what they say: a check that depends on nothing
+        # else is made once. Only so many are kept, whatever comes.
+        self._headers: dict[bytes, tuple[WireVersion, MessageType, int]] = {}
 
     def open_with(self, opener: Opener) -> None:
         """From the next frame on, expect a MAC behind each and ask ``opener`` about it (P22)."""
@@ -123,6 +136,7 @@ class FrameReader:
         """Replace the bounds between two frames; the buffer grows if they need it, once."""
         self._release()
         self._bounds = bounds
+        self._headers.clear()
         if _capacity(bounds) > len(self._store):
             store = memoryview(bytearray(_capacity(bounds)))
             store[: self._end - self._begin] = self._store[self._begin : self._end]
@@ -147,8 +161,10 @@ class FrameReader:
 
     def filled(self, count: int) -> Frame | None:
         """Take ``count`` new bytes and return the next whole frame, or None when more is needed."""
-        self._release()
-        self._raise_again()
+        if self._consumed:
+            self._release()
+        if self._error is not None:
+            raise self._error
         if not 0 <= count <= len(self._store) - self._end:
             raise ValueError(f"{count} bytes do not fit into the buffer")
         self._end += count
@@ -188,8 +204,7 @@ class FrameReader:
             if available < HEADER_BYTES:
                 _check_magic(self._store[self._begin : min(self._end, self._begin + len(MAGIC))])
                 return None
-            header = self._store[self._begin : self._begin + HEADER_BYTES]
-            self._version, self._type, length = _check_header(header, self._bounds)
+            self._version, self._type, length = self._header()
             mac_bytes = 0 if self._opener is None else FRAME_MAC_BYTES
             self._need = HEADER_BYTES + length + TRAILER_BYTES + mac_bytes
         if available < self._need:
@@ -199,15 +214,26 @@ class FrameReader:
         if self._opener is not None:
             end -= FRAME_MAC_BYTES
             self._open(self._opener, end + TRAILER_BYTES)
-        payload = self._store[begin:end]
-        checksum = crc32c(payload)
+        payload = self._store[begin:end].toreadonly()
+        checksum = crc32c(self._store[begin:end])
         if checksum != _U32.unpack_from(self._store, end)[0]:
             raise ProtocolError(
                 ProtocolErrorCode.BAD_PAYLOAD_CHECKSUM,
                 f"the payload of a {self._type.name} frame fails its checksum",
             )
         self._consumed, self._need = self._need, 0
-        return Frame(self._version, self._type, payload.toreadonly(), checksum)
+        return Frame(self._version, self._type, payload, checksum)
+
+    def _header(self) -> tuple[WireVersion, MessageType, int]:
+        """Return version, type and payload length of the header that begins here."""
+        header = self._store[self._begin : self._begin + HEADER_BYTES]
+        raw = header.tobytes()
+        known = self._headers.get(raw)
+        if known is None:
+            known = _check_header(header, self._bounds)
+            if len(self._headers) < _HEADERS_KEPT:
+                self._headers[raw] = known
+        return known
 
     def _open(self, opener: Opener, end: int) -> None:
         """Refuse the frame that ends at ``end`` unless the MAC behind it is right."""
@@ -219,11 +245,10 @@ class FrameReader:
             )
 
     def _release(self) -> None:
-        if self._consumed:
-            self._begin += self._consumed
-            self._consumed = 0
-            if self._begin == self._end:
-                self._begin = self._end = 0
+        self._begin += self._consumed
+        self._consumed = 0
+        if self._begin == self._end:
+            self._begin = self._end = 0
 
     def _raise_again(self) -> None:
         if self._error is not None:
@@ -244,9 +269,7 @@ def _check_magic(received: memoryview) -> None:
         tls = received[0] in _TLS_RECORDS
         raise ProtocolError(
             ProtocolErrorCode.BAD_MAGIC,
-            "the peer speaks TLS, and this side was not told to"
-            if tls
-            else "this is not a draftwire stream",
+            SPEAKS_TLS if tls else "this is not a draftwire stream",
         )
 
 
