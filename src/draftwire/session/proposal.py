@@ -79,6 +79,8 @@ class DraftTask:
     Bring the model's state to ``keep`` tokens (they are as they were), feed ``tokens``, which end
     with the anchor, then draw ``policy.depth`` drafts from ``first_position`` on, each with the
     word at (generation, round, its position, PROPOSAL) of ``proposal_key``.
+    The tasks of a session are begun in the order in which they were set; one that nobody wants any
+    more is better left out, and never begun after a later one: ``keep`` counts on that.
     """
 
     session: int
