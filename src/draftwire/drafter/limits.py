@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from draftwire.errors import ConfigurationError, DraftwireError, ProtocolError
+from draftwire.errors import ConfigurationError, ProtocolError
 from draftwire.transport.limits import TokenBucket
 
 _LOG: Final = logging.getLogger(__name__)
@@ -94,5 +94,4 @@ class RefusalLog:
 
 def one_line(error: Exception) -> str:
     """Return an error's text escaped, so that it is printable and one short line."""
-    text = str(error) if isinstance(error, DraftwireError) else f"{type(error).__name__}: {error}"
-    return text.encode("unicode_escape").decode("ascii")[:_LONGEST_REASON]
+    return str(error).encode("unicode_escape").decode("ascii")[:_LONGEST_REASON]

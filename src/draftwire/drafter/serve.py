@@ -17,7 +17,7 @@ from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
 from draftwire.transport.stream import READ, WRITE, PlainStream, Stream
 from draftwire.transport.tcp import Address, accept, bound_address, listen
-from draftwire.transport.tls import Tls, TlsFiles
+from draftwire.transport.tls import Tls, TlsFiles, tls_reason
 
 DRAIN_SECONDS: Final = 1.0
 
@@ -171,7 +171,7 @@ class DrafterServer(Generic[Context]):
         try:
             peer.stream.greet()
         except OSError as error:
-            self._turn_away(peer, error)
+            self._turn_away(peer, ConnectionError(f"no TLS: {tls_reason(error)}"))
             return
         if peer.stream.greeted:  # the peer's first message may be among what TLS has read
             self._read(peer)

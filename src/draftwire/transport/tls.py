@@ -24,6 +24,7 @@ from draftwire.transport.stream import READ, WRITE
 from draftwire.transport.tcp import Address, TcpChannel
 
 FINGERPRINT_BYTES: Final = 32
+_NO_TLS: Final = bytes.fromhex("15030300020246")  # alert record: fatal, protocol_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,11 @@ class TlsStream:
             self.wants = READ
         except ssl.SSLWantWriteError:
             self.wants = WRITE
+        except ssl.SSLError as error:
+            if error.reason == "WRONG_VERSION_NUMBER":
+                # OpenSSL says nothing to a peer that speaks no TLS at all; so the peer is told.
+                socket.socket.send(self._wrapped, _NO_TLS)
+            raise
         else:
             self._tls.check_peer(self._wrapped)
             self.greeted, self.wants = True, READ
