@@ -178,7 +178,10 @@ class Backend(Protocol[Array]):
         ...
 
     def residual_mass(self, logits: Array, q: QRows[Array]) -> Array:
-        """sum(max(p - q, 0)) over the full vocabulary, float64 (N,), of (N, V) logits (A19)."""
+        """sum(max(p - q, 0)) over the full vocabulary, float64 (N,), of (N, V) logits (A19).
+
+        NaN for a row of logits that is refused.
+        """
         ...
 
     def correction(self, logits: Array, q: QRows[Array], first: Array) -> Drawn[Array]:

@@ -137,9 +137,10 @@ class NumpyBackend:
 
     def residual_mass(self, logits: Array, q: QRows[Array]) -> Array:
         """sum(max(p - q, 0)) of each row (A19)."""
-        mass = np.zeros(len(logits))
+        mass = np.full(len(logits), np.nan)
         for index, row in enumerate(logits):
-            _, _, mass[index] = _residual(row, _row_of(q, (index,)))
+            if _row_status(row) is RowStatus.OK:
+                _, _, mass[index] = _residual(row, _row_of(q, (index,)))
         return mass / TICKETS
 
     def correction(self, logits: Array, q: QRows[Array], first: Array) -> Drawn[Array]:

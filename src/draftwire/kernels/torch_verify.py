@@ -85,8 +85,8 @@ def _residual(logits: Tensor, q: QRows[Tensor], keep: Tensor) -> tuple[Tensor, T
 def residual_mass(logits: Tensor, q: QRows[Tensor]) -> Tensor:
     """sum(max(p - q, 0)) of each row; see ``Backend.residual_mass``."""
     check_logits(logits, 2)
-    values, _ = _residual(logits, q, torch.ones_like(logits[:, 0], dtype=torch.int32))
-    return values.sum(1) / TICKETS
+    values, status = _residual(logits, q, torch.ones_like(logits[:, 0], dtype=torch.int32))
+    return (values.sum(1) / TICKETS).masked_fill(status != 0, torch.nan)
 
 
 def find(values: Tensor, first: Tensor, status: Tensor, rejected: Tensor) -> Drawn[Tensor]:
