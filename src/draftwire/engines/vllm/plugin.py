@@ -1,0 +1,53 @@
+"""The entry point in ``vllm.general_plugins``; vLLM calls it in each of its processes.
+
+Where an engine is configured, it has draftwire's part of the configuration checked before anything
+is started, and shows its counters on /metrics. It touches no engine that does not name draftwire.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from draftwire.engines.vllm import repairs
+
+_MARK = "_draftwire_checked"
+
+
+def register() -> None:
+    """Prepare this process; may be called any number of times."""
+    repairs.apply_before_start()
+    arguments = sys.modules.get("vllm.engine.arg_utils")
+    if arguments is None:  # this process is not where a configuration is made
+        return
+    engine_args = arguments.EngineArgs
+    original = engine_args.create_engine_config
+    if getattr(original, _MARK, False):
+        return
+
+    @functools.wraps(original)
+    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        config = original(self, *args, **kwargs)
+        check(config)
+        return config
+
+    setattr(create_engine_config, _MARK, True)
+    engine_args.create_engine_config = create_engine_config
+
+
+def check(vllm_config: Any) -> None:
+    """Refuse a configuration that names draftwire and cannot work; leave every other alone.
+
+    Raises ConfigurationError.
+    """
+    from draftwire.engines.vllm.config import Options, names_proposer, names_worker
+
+    if not (names_proposer(vllm_config) or names_worker(vllm_config)):
+        return
+    from draftwire.engines.vllm.compatibility import require_vllm
+    from draftwire.engines.vllm.metrics import register as register_metrics
+
+    require_vllm()
+    Options.of(vllm_config)
+    register_metrics(vllm_config.instance_id)

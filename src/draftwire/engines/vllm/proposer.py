@@ -1,0 +1,165 @@
+"""The proposer that vLLM's speculative configuration names: drafts for a batch, from afar."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftwire.engines.vllm.compatibility import require_vllm
+from draftwire.engines.vllm.config import WORKER, Options
+from draftwire.engines.vllm.ledger import Active, Ledger, Wish
+from draftwire.engines.vllm.metrics import Tally
+from draftwire.engines.vllm.policy import policy_of
+from draftwire.engines.vllm.target import Target, describe
+from draftwire.errors import ConfigurationError, ProtocolError, TransportError
+from draftwire.transport.tcp import TcpChannel
+from draftwire.verifier.client import DraftClient
+from draftwire.verifier.hello import verifier_hello
+
+_LOG: Final = logging.getLogger("vllm.draftwire")  # below vLLM's own, so that it is shown
+_START_SECONDS: Final = 5.0
+
+
+class Proposer:
+    """vLLM's custom proposer; ``Worker`` attaches it to the model runner whose requests it serves.
+
+    vllm_config: names the drafter. One rank, the one that vLLM takes its results from, asks and
+    decides; on the others the ledger is None. Raises ConfigurationError.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        """Read the configuration; nothing is dialled yet."""
+        require_vllm()
+        self.options = Options.of(vllm_config)
+        self.ledger: Ledger | None = None
+        self._config = vllm_config
+        self._runner: Any = None
+
+    def attach(self, runner: Any, *, decides: bool) -> None:
+        """Serve the requests of a model runner; ``decides``: on this rank."""
+        self._runner = runner
+        if decides:
+            client = connect(self.options, describe(self._config), self._most_requests())
+            self.ledger = Ledger(client, Tally())
+            self.ledger.tally.share(
+                self._config.instance_id, self._config.parallel_config.data_parallel_rank
+            )
+
+    def load_model(self, *arguments: Any, **options: Any) -> None:
+        """There is no model to load; refuse a worker that did not attach this proposer."""
+        if self._runner is None:
+            raise ConfigurationError(f"the proposer needs its worker: add --worker-cls {WORKER}")
+
+    def propose(
+        self,
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_tokens_no_spec: NDArray[np.int32],
+        token_ids_cpu: NDArray[np.int32],
+        slot_mappings: Any = None,
+    ) -> list[list[int]]:
+        """Return the drafts of each row of the batch; rows that sampled nothing get none."""
+        names = list(self._runner.input_batch.req_ids)
+        if self.ledger is None:
+            return [[] for _ in names]
+        wishes = [
+            Wish(name, policy)
+            for row, (name, tokens) in enumerate(zip(names, sampled_token_ids, strict=True))
+            if (policy := self._policy(name, tokens, int(num_tokens_no_spec[row]))) is not None
+        ]
+        drafts = self.ledger.propose(wishes, self.options.deadline)
+        return [list(drafts.get(name, ())) for name in names]
+
+    def active(self, row: int) -> Active:
+        """Return the request in a row of the present batch, with its session, made if need be."""
+        ledger, batch = self.ledger, self._runner.input_batch
+        assert ledger is not None
+        name, committed = batch.req_ids[row], int(batch.num_tokens_no_spec[row])
+        active = ledger.requests.get(name)
+        if active is not None and active.committed == committed:
+            return active
+        state = self._runner.requests[name]
+        text = not state.mm_features and state.prompt_embeds is None
+        tokens = batch.token_ids_cpu[row, :committed].tolist()
+        return ledger.begin(name, tokens, state.sampling_params.seed, drafted=text)
+
+    def close(self) -> None:
+        """End every session and the connection."""
+        if self.ledger is not None:
+            self.ledger.close()
+
+    # inside
+
+    def _policy(self, name: str, tokens: Sequence[int], committed: int) -> Any:
+        """Return what to ask for a row, or None: nothing was sampled, or its text ends anyway.
+
+        Everything here depends on what is committed alone, never on a draft (law 4).
+        """
+        ledger, state = self.ledger, self._runner.requests[name]
+        assert ledger is not None
+        active = ledger.requests.get(name)
+        if not tokens or active is None or active.committed != committed:
+            return None
+        params, written = state.sampling_params, len(state.output_token_ids)
+        left = self._runner.max_model_len - committed
+        if params.max_tokens is not None:
+            left = min(left, params.max_tokens - written)
+        depth = min(self.options.depth, left - 1)
+        if depth < 1 or (written >= params.min_tokens and _stops(params).intersection(tokens)):
+            return None
+        client = ledger.client
+        assert client is not None
+        return policy_of(params, self.options, client.vocab_size, depth)
+
+    def _most_requests(self) -> int:
+        return int(self._config.scheduler_config.max_num_seqs)
+
+
+def connect(options: Options, target: Target, most_requests: int) -> DraftClient:
+    """Return a client of the configured drafter, connected where it is there.
+
+    A drafter that is away is found later; one that is there and does not fit is refused now.
+    Raises ConfigurationError.
+    """
+    client = DraftClient(
+        lambda until: TcpChannel.connect(options.address, until),
+        verifier_hello(
+            target,  # type: ignore[arg-type]
+            max_sessions=most_requests,
+            max_depth=options.depth,
+            max_support=max(options.support, 1),
+            draft_identity=options.draft_identity,
+        ),
+        deadline=options.deadline,
+        connect_timeout=_START_SECONDS,
+        audit=options.audit,
+    )
+    try:
+        agreed = client.connect()
+    except TransportError as error:
+        _LOG.warning("%s; going on with the target alone until it is back", error)
+    except ProtocolError as error:
+        client.close()
+        raise ConfigurationError(
+            f"the drafter at {options.address} does not fit this target: {error}"
+        ) from error
+    else:
+        if agreed.max_sessions < most_requests:
+            _LOG.warning(
+                "the drafter takes %d sessions and this engine decodes up to %d requests: the rest"
+                " goes undrafted (draftwire serve --max-sessions %d)",
+                agreed.max_sessions,
+                most_requests,
+                most_requests,
+            )
+    return client
+
+
+def _stops(params: Any) -> set[int]:
+    stops = set(params.stop_token_ids or ())
+    if not params.ignore_eos and params.eos_token_id is not None:
+        stops.add(params.eos_token_id)
+    return stops

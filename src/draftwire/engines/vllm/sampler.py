@@ -1,0 +1,155 @@
+"""Our rejection sampler in the place of vLLM's: p as vLLM makes it, q as counts, words by address.
+
+vLLM lays the rows of a step out request by request: one for each scheduled draft and one for what
+comes after them. All of them go through vLLM's own processors together, as if a request had one
+draft more than it has, so that the last row, too, is processed with the drafts before it in place.
+(vLLM's own speculative path hands that row to its plain sampler, where min_tokens counts without
+the drafts.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.v1.outputs import LogprobsTensors, SamplerOutput
+from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.sample.rejection_sampler import (
+    PLACEHOLDER_TOKEN_ID,
+    RejectionSampler,
+    apply_sampling_constraints,
+)
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+
+from draftwire.engines.vllm.policy import GREEDY_BELOW
+from draftwire.engines.vllm.proposer import Proposer
+
+Share = Callable[[torch.Tensor], torch.Tensor]
+"""Makes the deciding rank's tensor that of every rank."""
+
+
+class Sampler(RejectionSampler):
+    """Replaces ``runner.rejection_sampler``. runner: the V1 model runner that it samples for."""
+
+    def __init__(self, runner: Any, proposer: Proposer, share: Share) -> None:
+        """Take the place of the runner's sampler; its plain sampler stays as it is."""
+        super().__init__(runner.sampler, runner.speculative_config, runner.device)
+        self._runner = runner
+        self._proposer = proposer
+        self._share = share
+
+    def forward(
+        self,
+        metadata: SpecDecodeMetadata,
+        draft_probs: torch.Tensor | None,
+        logits: torch.Tensor,
+        sampling_metadata: SamplingMetadata,
+    ) -> SamplerOutput:
+        """Return the tokens of every request, (B, most drafts + 1) int32, -1 behind the last.
+
+        logits: (drafts + B, V). draft_probs is not used: q is held as counts.
+        """
+        names = self._runner.input_batch.req_ids
+        if len(names) != len(metadata.num_draft_tokens):  # vLLM warms up without requests
+            return super().forward(metadata, draft_probs, logits, sampling_metadata)
+        shape = (len(names), metadata.max_spec_len + 1)
+        tokens = np.full(shape, PLACEHOLDER_TOKEN_ID, np.int32)
+        logprobs = None
+        if self._proposer.ledger is not None:
+            raw = logits.to(torch.float32)
+            scores = self._scores(metadata, raw.clone(), sampling_metadata)
+            self._judge(tokens, metadata, scores, sampling_metadata)
+            kept = scores if self.is_processed_logprobs_mode else raw
+            logprobs = self._logprobs(metadata, kept, tokens, sampling_metadata)
+        shared = self._share(torch.from_numpy(tokens)).to(logits.device)
+        return SamplerOutput(sampled_token_ids=shared, logprobs_tensors=logprobs)
+
+    def _scores(
+        self,
+        metadata: SpecDecodeMetadata,
+        rows: torch.Tensor,
+        sampling: SamplingMetadata,
+    ) -> torch.Tensor:
+        """Return the logits of p at every row, after all of vLLM's processors; ``rows`` is used up.
+
+        A row conditioned on n drafts is processed with those n in the output.
+        """
+        counts = [count + 1 for count in metadata.num_draft_tokens]
+        drafts = sampling.spec_token_ids or [[] for _ in counts]
+        holder = sampling.thinking_budget_state_holder
+        one_more = replace(metadata, num_draft_tokens=counts)
+        rows = self.apply_logits_processors(
+            rows,
+            replace(
+                sampling,
+                spec_token_ids=[[*spec, PLACEHOLDER_TOKEN_ID] for spec in drafts],
+                thinking_budget_state_holder=None,
+            ),
+            one_more,
+        )
+        if holder is not None and holder.has_tracked_requests():
+            holder.update_state(sampling.output_token_ids, drafts, repeat_indices=None)
+            for indices, bonus in (
+                (metadata.target_logits_indices, False),
+                (metadata.bonus_logits_indices, True),
+            ):
+                part = rows[indices.long()]
+                rows[indices.long()] = holder.apply_to_logits(part, bonus, drafts)
+        scores: torch.Tensor = apply_sampling_constraints(
+            rows, metadata.cu_num_sampled_tokens, sampling
+        )
+        return scores
+
+    def _judge(
+        self,
+        tokens: np.ndarray[Any, Any],
+        metadata: SpecDecodeMetadata,
+        scores: torch.Tensor,
+        sampling: SamplingMetadata,
+    ) -> None:
+        """Fill in the tokens of every request; chunks of a prompt commit nothing."""
+        ledger = self._proposer.ledger
+        assert ledger is not None
+        rows = scores.cpu().numpy()
+        drafts = metadata.draft_token_ids.tolist()
+        discarded = self._runner.discard_request_mask.np
+        temperature = sampling.temperature
+        greedy = None if temperature is None else (temperature < GREEDY_BELOW).tolist()
+        row, draft = 0, 0
+        for index, count in enumerate(metadata.num_draft_tokens):
+            if discarded[index]:
+                tokens[index, 0] = 0  # vLLM takes it away again
+            else:
+                judged = ledger.judge(
+                    self._proposer.active(index),
+                    rows[row : row + count + 1],
+                    drafts[draft : draft + count],
+                    greedy=greedy is None or greedy[index],
+                )
+                tokens[index, : len(judged)] = judged
+            row, draft = row + count + 1, draft + count
+
+    def _logprobs(
+        self,
+        metadata: SpecDecodeMetadata,
+        rows: torch.Tensor,
+        tokens: np.ndarray[Any, Any],
+        sampling: SamplingMetadata,
+    ) -> LogprobsTensors | None:
+        """Return what a client asked to see, for every place of ``tokens``, in vLLM's own form."""
+        if sampling.max_num_logprobs is None:
+            return None
+        counts = torch.tensor(metadata.num_draft_tokens) + 1
+        first = torch.cumsum(counts, 0) - counts
+        places = first[:, None] + torch.arange(tokens.shape[1])[None, :]
+        places = places.flatten().clamp_(max=len(rows) - 1).to(rows.device)
+        shown = rows[places]
+        if not self.is_logits_logprobs_mode:
+            shown = self.sampler.compute_logprobs(shown)
+        chosen = torch.from_numpy(np.maximum(tokens, 0).astype(np.int64)).flatten()
+        return self.sampler.gather_logprobs(
+            shown, sampling.max_num_logprobs, chosen.to(rows.device)
+        )
