@@ -64,7 +64,7 @@ def serving(pair: Pair) -> Serving:
     """Serve a tiny drafter in a thread, with the limits that a test needs; yields its address."""
 
     @contextmanager
-    def serve(folder: Path | None = None, **limits: Any) -> Iterator[str]:
+    def serve(folder: Path | None = None, tls: Any = None, **limits: Any) -> Iterator[str]:
         from draftwire.drafter.program import DrafterConfig, DrafterProgram
         from draftwire.drafter.serve import DrafterServer
         from draftwire.engines.hf import HfDraftEngine
@@ -72,7 +72,7 @@ def serving(pair: Pair) -> Serving:
 
         engine = HfDraftEngine.from_folder(folder or pair.drafter)
         program = DrafterProgram(engine, DrafterConfig(**limits))
-        with DrafterServer(program, listen("127.0.0.1", 0)) as server:
+        with DrafterServer(program, listen("127.0.0.1", 0), tls) as server:
             thread = threading.Thread(target=server.run)
             thread.start()
             try:

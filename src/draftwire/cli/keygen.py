@@ -9,7 +9,7 @@ import click
 
 @click.command(
     epilog="""\b
-Example:
+Examples:
   draftwire keygen draftwire.key
   scp -p draftwire.key target-box:
   draftwire serve --host 0.0.0.0 --psk-file draftwire.key
