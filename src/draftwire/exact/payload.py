@@ -129,11 +129,13 @@ def check_entries(
     """Refuse a row whose size, token or number of entries cannot be: WRONG_SIZE, ID_OUT_OF_RANGE,
     MISSING_Q.
     """
-    least, most, width = {
-        "IDS_ONLY": (0, 0, 0),
-        "DENSE": (vocab_size, vocab_size, 4 * vocab_size),
-        "SPARSE": (1, support, 8 * support),
-    }[layout.name]
+    name = layout.name
+    if name == "SPARSE":
+        least, most, width = 1, support, 8 * support
+    elif name == "DENSE":
+        least, most, width = vocab_size, vocab_size, 4 * vocab_size
+    else:
+        least, most, width = 0, 0, 0
     if size != width:
         _refuse(_CODE.WRONG_SIZE, f"{size} bytes of q, {width} are due", "q")
     if not 0 <= token < vocab_size:

@@ -224,3 +224,35 @@ def write_sparse(
     if mass != TICKETS:
         return NOT_COUNTS
     return OK if at_token else NO_TICKET
+
+
+@compiled
+def write_sparse_rows(
+    ids: NDArray[np.int32],
+    counts: NDArray[np.int32],
+    heads: NDArray[np.int32],
+    vocab_size: int,
+    words: NDArray[np.int32],
+    values: NDArray[np.float32],
+) -> int:
+    """Write rows whose ids and counts lie one after the other; the first code that is not OK.
+
+    heads (2, rows): entries and token of each. words, values (rows, 2, support): the same memory.
+    """
+    begin = 0
+    support = 2 * words.shape[2]
+    for row in range(words.shape[0]):
+        end = begin + heads[0, row]
+        flat = words[row].reshape(support)
+        code = write_sparse(
+            ids[begin:end],
+            counts[begin:end],
+            heads[1, row],
+            vocab_size,
+            flat,
+            values[row].reshape(support),
+        )
+        if code != OK:
+            return code
+        begin = end
+    return OK

@@ -35,28 +35,19 @@ def first_words(
             RefusalCode.OUT_OF_RANGE, "an address holds three u32, and a proposal key is a u64"
         )
     words = np.empty(count, np.int64)
-    _first_words(
-        np.uint64(proposal_key),
-        np.uint64(generation),
-        np.uint64(round_),
-        np.uint64(first_position),
-        words,
-    )
+    low, high = proposal_key & 0xFFFFFFFF, proposal_key >> 32  # numbers that an int64 holds
+    _first_words(low, high, generation, round_, first_position, words)
     return words.tolist()
 
 
 @compiled
 def _first_words(
-    key: np.uint64,
-    generation: np.uint64,
-    round_: np.uint64,
-    first_position: np.uint64,
-    words: NDArray[np.int64],
+    low: int, high: int, generation: int, round_: int, first_position: int, words: NDArray[np.int64]
 ) -> None:
     for index in range(words.size):
-        c0, c1 = np.uint64(0), first_position + np.uint64(index)
-        c2, c3 = round_, generation
-        k0, k1 = key & _U32, key >> _HALF
+        c0, c1 = np.uint64(0), np.uint64(first_position + index)
+        c2, c3 = np.uint64(round_), np.uint64(generation)
+        k0, k1 = np.uint64(low), np.uint64(high)
         for _ in range(10):
             product_0 = _MULTIPLIER_0 * c0
             product_1 = _MULTIPLIER_1 * c2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
 from draftwire.session.flight import Flight
@@ -25,6 +26,8 @@ from draftwire.wire.messages import (
     Step,
 )
 from draftwire.wire.registry import Layout, Outcome, Status
+
+_ANSWERS: Final = (Reply, Complete, ErrorMessage)
 
 __all__ = ["AskingSession", "Dropped", "Proposal", "Received"]
 
@@ -179,7 +182,7 @@ class AskingSession:
         came belongs to no round in flight (counted as STALE or DUPLICATE).
         """
         message = received.message
-        if not isinstance(message, Reply | Complete | ErrorMessage):
+        if not isinstance(message, _ANSWERS):
             return self._drop(DropReason.UNEXPECTED, f"{type(message).__name__} for a session")
         if self._is_stale(message):
             return None

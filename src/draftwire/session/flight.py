@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
@@ -28,6 +29,8 @@ _IDENTITY: Final = (
 )
 """Fields that REPLY and COMPLETE repeat from STEP, with the code of a difference."""
 
+_identity: Final = attrgetter(*(name for name, _ in _IDENTITY))
+
 
 @dataclass(slots=True)
 class Flight:
@@ -44,11 +47,19 @@ class Flight:
     rows: tuple[QRow, ...] = field(default=(), repr=False)
     payload_bytes: int = 0
     checksum: int = 0
+    identity: tuple[object, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Read the identity that both answers are held against."""
+        self.identity = _identity(self.step)
 
     def check_identity(self, message: Reply | Complete) -> None:
         """Refuse a message whose identity is not the STEP's, field by field."""
-        for name, code in _IDENTITY:
-            if getattr(message, name) != getattr(self.step, name):
+        found = _identity(message)
+        if found == self.identity:
+            return
+        for (name, code), theirs, ours in zip(_IDENTITY, found, self.identity, strict=True):
+            if theirs != ours:
                 _refuse(code, name, f"{name} is not the one that was asked")
 
     def check_same(self, received: Received) -> None:

@@ -32,11 +32,13 @@ from draftwire.wire.messages import (
     Pong,
     Proof,
 )
-from draftwire.wire.registry import MessageType, Role
+from draftwire.wire.registry import HANDSHAKE_TYPES, MessageType, Role
 
 
 class LinkState(Enum):
     """Where a connection stands; the value is its meaning."""
+
+    __hash__ = object.__hash__  # Enum's own is interpreted, and every message looks two up
 
     KEYED = "the key is not proved yet"
     FRESH = "no HELLO yet"
@@ -47,6 +49,8 @@ class LinkState(Enum):
 
 class LinkInput(Enum):
     """What can happen to a connection; the value is its meaning."""
+
+    __hash__ = object.__hash__
 
     PROVED = "both sides have proved that they hold the key"
     HELLO = "HELLO"
@@ -79,6 +83,16 @@ LINK_TRANSITIONS: Final[dict[LinkState, dict[LinkInput, LinkState]]] = {
     LinkState.CLOSED: {LinkInput.END: LinkState.CLOSED},
 }
 """The connection's machine, the same for both roles; a missing entry is a protocol error."""
+
+
+_OF_SESSIONS: Final = frozenset(MessageType) - {
+    MessageType.HELLO,
+    MessageType.ERROR,
+    MessageType.PING,
+    MessageType.PONG,
+    *HANDSHAKE_TYPES,
+}
+"""Messages that never concern the connection itself."""
 
 
 def advance(state: LinkState, happened: LinkInput) -> LinkState:
@@ -240,6 +254,9 @@ class Link:
         self.heard_at = now
         self.received[frame.type] += 1
         message = codec.decode(frame.type, frame.version, frame.payload, self.agreed)
+        if frame.type in _OF_SESSIONS:
+            self.state = advance(self.state, LinkInput.MESSAGE)
+            return Received(message, frame.payload.nbytes, frame.checksum)
         if isinstance(message, ErrorMessage) and not message.session:
             named = f" ({message.field})" if message.field else ""
             raise RemoteError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels.rows import QRow
@@ -16,6 +17,8 @@ from draftwire.wire.fields import FIELD_NAMES
 from draftwire.wire.frames import encode_frame
 from draftwire.wire.messages import Cancel, Commit, ErrorMessage, Message, Reset, Step
 from draftwire.wire.registry import MessageType, Status
+
+_FOLLOWED: Final = (Step, Commit, Reset, Cancel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Roster:
         """Follow a message that names a session; never raises for what is in it."""
         if isinstance(message, ErrorMessage):
             return self._end(message.session)
-        if not isinstance(message, Step | Commit | Reset | Cancel):
+        if not isinstance(message, _FOLLOWED):
             raise ValueError(f"{type(message).__name__} concerns no session")
         try:
             return self._follow(message)

@@ -17,6 +17,8 @@ from draftwire.errors import ProtocolError, ProtocolErrorCode
 class State(Enum):
     """Where one session stands; the value is its meaning."""
 
+    __hash__ = object.__hash__  # Enum's own is interpreted, and every message looks two up
+
     IDLE = "no generation is open"
     OPEN = "a generation is open, between two rounds"
     ASKED = "a STEP is in flight"
@@ -28,6 +30,8 @@ class State(Enum):
 
 class Input(Enum):
     """What can happen to a session; the value is its meaning."""
+
+    __hash__ = object.__hash__
 
     OPENING = "STEP that opens a generation: base 0, round 1, no commit rider"
     STEP = "STEP of the next round of the open generation"

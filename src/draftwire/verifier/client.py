@@ -27,19 +27,18 @@ from draftwire.session.proposal import Dropped, Parts, Proposal, Received
 from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel
 from draftwire.transport.queue import size_of
-from draftwire.verifier.drafting import Drafted, Miss, MissReason, Traffic
-from draftwire.verifier.pacing import ConnectPacing, RoundPacing
-from draftwire.wire.agreement import Agreed, require_policy
+from draftwire.verifier.drafting import Drafted
+from draftwire.verifier.pacing import ConnectPacing
+from draftwire.verifier.request import ClientRequest
+from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import Complete, ErrorMessage, Hello, ProposalPolicy, Reply
-from draftwire.wire.registry import (
-    HEADER_BYTES,
-    NONCE_BYTES,
-    TRAILER_BYTES,
-    Outcome,
-)
+from draftwire.wire.registry import HEADER_BYTES, NONCE_BYTES, TRAILER_BYTES
+
+__all__ = ["ClientRequest", "DraftClient"]
 
 FAREWELL_SECONDS: Final = 0.2
 _FRAME_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
+_ANSWERS: Final = (Reply, Complete, ErrorMessage)
 
 
 class DraftClient:
@@ -286,7 +285,7 @@ class DraftClient:
         if not isinstance(event, Received):
             return
         message = event.message
-        if not isinstance(message, Reply | Complete | ErrorMessage):
+        if not isinstance(message, _ANSWERS):
             return
         request = self._requests.get(message.session)
         if request is None:
@@ -331,87 +330,3 @@ class DraftClient:
             channel.close()
         for request in self._requests.values():
             request.asking.disconnected()
-
-
-class ClientRequest:
-    """One request's drafting over a :class:`DraftClient`."""
-
-    def __init__(self, client: DraftClient, asking: AskingSession) -> None:
-        """Made by :meth:`DraftClient.open`."""
-        self.asking = asking
-        self.traffic = Traffic()
-        self._client = client
-        self._pacing = RoundPacing()
-        self._unshared = False  # an id outside the drafter's vocabulary is committed
-        self._open = True
-
-    @property
-    def generation(self) -> int:
-        """The generation of the latest round."""
-        return self.asking.generation
-
-    @property
-    def round(self) -> int:
-        """The round id of the latest round."""
-        return self.asking.round
-
-    def connected(self, agreed: Agreed) -> None:
-        """There is a connection (again), with these limits."""
-        self.asking.connected(agreed)
-
-    def propose(self, policy: ProposalPolicy) -> Drafted:
-        """Begin the next round and ask for at most ``policy.depth`` drafts after the prefix."""
-        return self._client.propose_all([(self, policy)])[0]
-
-    def drafted(self, result: Proposal | Dropped) -> Drafted:
-        """Book how a round that was asked has ended."""
-        self.traffic.audit_seconds = self.asking.audit_seconds
-        if isinstance(result, Proposal):
-            self._pacing.won()
-            return result
-        self._pacing.lost()
-        return Miss(result.reason, result.detail, result.drafted)
-
-    def skip(self) -> None:
-        """Begin the next round without asking."""
-        self.asking.skip()
-
-    def commit(self, outcome: Outcome, accepted: int, tokens: Sequence[int]) -> None:
-        """End the round: ``tokens`` are committed, the first ``accepted`` of them drafts."""
-        token = None if outcome is Outcome.ENDED else tokens[-1]
-        self.asking.commit(accepted, outcome, token)
-        if token is not None and token >= self._client.vocab_size:
-            self._unshared = True
-
-    def close(self) -> None:
-        """Free the request on both sides; may be called twice."""
-        if self._open:
-            self._open = False
-            self._client.farewell(self)
-
-    def allowed(
-        self, policy: ProposalPolicy, until: float | None = None
-    ) -> tuple[Miss | None, ProposalPolicy]:
-        """Return why this round may not ask, or None, and the policy at the depth that it may.
-
-        Connects if need be, until then at the longest. Call it once a round.
-        """
-        if self._unshared:
-            return Miss(MissReason.UNSHARED_TOKEN), policy
-        if not self._pacing.may_ask():
-            return Miss(MissReason.PAUSED), policy
-        away = self._client.reach(until)
-        agreed = self._client.agreed
-        if away is not None or agreed is None:
-            return Miss(MissReason.NO_CONNECTION, away or ""), policy
-        if self.asking.slot >= min(agreed.max_slots, agreed.max_sessions):
-            return Miss(MissReason.NO_SLOT), policy
-        room = self.asking.room()
-        if room < 1:
-            return Miss(MissReason.CONTEXT_LIMIT), policy
-        allowed = policy if policy.depth <= room else replace(policy, depth=room)
-        try:
-            require_policy(agreed, allowed)
-        except ProtocolError as error:
-            return Miss(MissReason.NOT_OFFERED, str(error)), policy
-        return None, allowed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
@@ -23,6 +24,8 @@ from draftwire.wire.registry import (
 )
 
 _ENTRY_BYTES: Final = {Layout.IDS_ONLY: 0, Layout.DENSE: 4, Layout.SPARSE: 8}
+_STEP_BYTES: Final = PAYLOAD_TABLES[MessageType.STEP].bytes
+_REPLY_BYTES: Final = PAYLOAD_TABLES[MessageType.REPLY].bytes
 _ANY_IDENTITY: Final = bytes(32)
 
 EARLY_READ_AHEAD: Final = 1 << 10
@@ -50,9 +53,12 @@ _SMALLER: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Agreed:
-    """The result of HELLO: every limit and every identity of one connection."""
+    """The result of HELLO: every limit and every identity of one connection.
+
+    What follows from them is worked out once: every message is held against it.
+    """
 
     layouts: LayoutSet
     vocab_size: int
@@ -77,12 +83,17 @@ class Agreed:
     draft_identity: bytes
     target_identity: bytes
 
-    @property
+    @cached_property
     def version(self) -> WireVersion:
         """The wire version of the connection: v1 is IDS_ONLY and nothing else (P5)."""
         return version_of(self.layouts)
 
-    @property
+    @cached_property
+    def offered(self) -> frozenset[Layout]:
+        """The layouts one by one."""
+        return frozenset(each for each in Layout if LayoutSet(1 << each) in self.layouts)
+
+    @cached_property
     def hidden_row_bytes(self) -> int:
         """Bytes of one hidden-state row in STEP."""
         return HIDDEN_ITEM_BYTES[self.hidden_dtype] * self.hidden_width
@@ -155,7 +166,7 @@ def answer(mine: Hello, agreed: Agreed) -> Hello:
 
 def require_policy(agreed: Agreed, policy: ProposalPolicy) -> None:
     """Refuse an agreement that cannot carry the verifier's own policy, naming the field (P7)."""
-    if LayoutSet(1 << policy.layout) not in agreed.layouts:
+    if policy.layout not in agreed.offered:
         _refuse("layouts", f"{policy.layout.name} is not among {agreed.layouts!r}")
     if policy.depth > agreed.max_depth:
         _refuse("max_depth", f"depth {policy.depth} is over the agreed {agreed.max_depth}")
@@ -177,12 +188,12 @@ def reply_bytes(layout: Layout, vocab_size: int, depth: int, support: int) -> in
     """
     width = vocab_size if layout == Layout.DENSE else support
     row = POSITION_TABLE.bytes + q_bytes(layout, width)
-    return PAYLOAD_TABLES[MessageType.REPLY].bytes + depth * row
+    return _REPLY_BYTES + depth * row
 
 
 def step_bytes(tokens: int, hidden_rows: int = 0, hidden_row_bytes: int = 0) -> int:
     """Return the exact payload bytes of a STEP with so many tokens and hidden-state rows."""
-    return PAYLOAD_TABLES[MessageType.STEP].bytes + 4 * tokens + hidden_rows * hidden_row_bytes
+    return _STEP_BYTES + 4 * tokens + hidden_rows * hidden_row_bytes
 
 
 def largest_reply_bytes(

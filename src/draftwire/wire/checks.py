@@ -33,6 +33,13 @@ from draftwire.wire.registry import (
 Values = dict[str, Any]
 Number = TypeVar("Number", bound=IntEnum)
 
+_MEMBERS: Final[dict[type[IntEnum], dict[int, Any]]] = {
+    each: {int(member): member for member in each}
+    for each in (Adaptation, HiddenDtype, Layout, Outcome, ProtocolErrorCode, Role, Status)
+}
+"""Members by number: one look-up, where calling the enumeration runs a good deal of code."""
+
+_LEAST_REPLY: Final = reply_bytes(Layout.IDS_ONLY, 1, 1, 0)  # bytes
 _ALL_LAYOUTS: Final = int(LayoutSet.IDS_ONLY | LayoutSet.DENSE | LayoutSet.SPARSE)
 
 
@@ -54,9 +61,8 @@ def _within(values: Values, field: str, least: int, most: int) -> None:
 
 
 def _member(values: Values, field: str, enumeration: type[Number]) -> Number:
-    try:
-        member = enumeration(values[field])
-    except ValueError:
+    member: Number | None = _MEMBERS[enumeration].get(values[field])
+    if member is None:
         _bad(field, f"{values[field]} is not a {enumeration.__name__}")
     values[field] = member
     return member
@@ -119,15 +125,15 @@ def check_session(values: Values) -> None:
 
 def _check_layout(values: Values, agreed: Agreed) -> Layout:
     layout = _member(values, "layout", Layout)
+    if layout in agreed.offered:  # all of them belong to the version
+        return layout
     if (layout == Layout.IDS_ONLY) != (agreed.version == WireVersion.V1):
         _refuse(
             ProtocolErrorCode.WRONG_VERSION_FOR_LAYOUT,
             "layout",
             f"{layout.name} is not carried by version {agreed.version}",
         )
-    if LayoutSet(1 << layout) not in agreed.layouts:
-        _refuse(ProtocolErrorCode.LIMIT_EXCEEDED, "layout", f"{layout.name} was not agreed")
-    return layout
+    _refuse(ProtocolErrorCode.LIMIT_EXCEEDED, "layout", f"{layout.name} was not agreed")
 
 
 def check_policy(values: Values, agreed: Agreed) -> None:
@@ -218,8 +224,7 @@ def check_complete(values: Values, agreed: Agreed) -> None:
     """COMPLETE: sizes only with status OK, and then those of a REPLY that may be."""
     _within(values, "slot", 0, agreed.max_slots - 1)
     if _member(values, "status", Status) == Status.OK:
-        least = reply_bytes(Layout.IDS_ONLY, agreed.vocab_size, 1, 0)
-        _within(values, "reply_bytes", least, agreed.max_reply_bytes)
+        _within(values, "reply_bytes", _LEAST_REPLY, agreed.max_reply_bytes)
         return
     for field in ("reply_bytes", "reply_checksum"):
         if values[field]:

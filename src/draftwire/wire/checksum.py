@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import google_crc32c
 
 _COPY_BELOW = 4096  # bytes; below this one small copy is cheaper than making a ctypes view
 _CHUNK = 1 << 16  # bytes; read-only views are fed through a copy of this size that stays in cache
+
+
+_extend: Final[Callable[[int, bytes], int]] = google_crc32c.extend
 
 
 @lru_cache(maxsize=64)
@@ -24,16 +28,16 @@ def crc32c(data: bytes | bytearray | memoryview, initial: int = 0) -> int:
     a writable view is lent to it through ctypes; other views go through small copies.
     """
     if isinstance(data, bytes):
-        return int(google_crc32c.extend(initial, data))
+        return _extend(initial, data)
     view = memoryview(data)
     length = view.nbytes
     if length <= _COPY_BELOW:
-        return int(google_crc32c.extend(initial, bytes(view)))
+        return _extend(initial, view.tobytes())
     if not view.readonly:
-        return int(google_crc32c.extend(initial, _array_type(length).from_buffer(view)))
+        return _extend(initial, _array_type(length).from_buffer(view))
     if view.format != "B" or view.ndim != 1:
         view = view.cast("B")
     checksum = initial
     for begin in range(0, length, _CHUNK):
-        checksum = int(google_crc32c.extend(checksum, bytes(view[begin : begin + _CHUNK])))
+        checksum = _extend(checksum, bytes(view[begin : begin + _CHUNK]))
     return checksum

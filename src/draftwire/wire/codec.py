@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
@@ -38,9 +39,9 @@ from draftwire.wire.registry import Layout, MessageType, WireVersion
 
 Parts = list[bytes | memoryview]
 
-_JOIN_BELOW: Final = (
-    4096  # bytes of one q; smaller ones are joined, larger ones stay where they are
-)
+_JOIN_BELOW: Final = 4096  # bytes of one q; smaller ones are copied, larger ones stay in place
+_STEP_BYTES: Final = PAYLOAD_TABLES[MessageType.STEP].bytes
+_REPLY_BYTES: Final = PAYLOAD_TABLES[MessageType.REPLY].bytes
 
 MESSAGE_TYPES: Final[dict[type[Any], MessageType]] = {
     Hello: MessageType.HELLO,
@@ -73,8 +74,7 @@ def encode(message: Message) -> Parts:
         return _encode_step(message)
     if isinstance(message, Reply):
         return _encode_reply(message)
-    table = PAYLOAD_TABLES[message_type(message)]
-    return [table.pack({name: getattr(message, name) for name in table.names})]
+    return [PAYLOAD_TABLES[message_type(message)].pack(message)]
 
 
 def decode(
@@ -82,7 +82,7 @@ def decode(
 ) -> Message:
     """Return the message of a payload, or raise ProtocolError.
 
-    ``agreed`` is None before both HELLOs; then only what may come before decodes. The q's
+    ``agreed`` is None before both HELLOs; then only what may come before decodes. Large q's
     and hidden rows of the result are views of ``payload``, everything else is copied.
     """
     table = PAYLOAD_TABLES[type]
@@ -95,14 +95,9 @@ def decode(
             ProtocolErrorCode.BAD_LENGTH, f"{payload.nbytes} bytes are too many for {type.name}"
         )
     values = table.unpack(payload)
-    if type == MessageType.HELLO:
-        return _decode_hello(values, version)
-    if type == MessageType.ERROR:
-        return _decode_error(values)
-    if type == MessageType.CHALLENGE:
-        return Challenge(**values)
-    if type == MessageType.PROOF:
-        return Proof(**values)
+    early = _EARLY_DECODERS.get(type)
+    if early is not None:
+        return early(values, version)
     if agreed is None:
         raise ProtocolError(
             ProtocolErrorCode.UNEXPECTED_MESSAGE, f"{type.name} came before both HELLOs"
@@ -112,15 +107,7 @@ def decode(
 
 
 def _encode_step(step: Step) -> Parts:
-    policy, rider = step.policy, step.commit
-    values = {name: getattr(step, name, None) for name in PAYLOAD_TABLES[MessageType.STEP].names}
-    for name in ("layout", "depth", "temperature", "top_k", "top_p", "min_p", "support"):
-        values[name] = getattr(policy, name)
-    values["committed_outcome"] = rider.outcome
-    values["committed_accepted"] = rider.accepted
-    values["committed_round"] = rider.round
-    values["token_count"] = len(step.tokens)
-    head = PAYLOAD_TABLES[MessageType.STEP].pack(values)
+    head = PAYLOAD_TABLES[MessageType.STEP].pack(step)
     try:
         tokens = struct.pack(f"<{len(step.tokens)}i", *step.tokens)
     except struct.error as error:
@@ -129,10 +116,8 @@ def _encode_step(step: Step) -> Parts:
 
 
 def _encode_reply(reply: Reply) -> Parts:
-    values = {name: getattr(reply, name, None) for name in PAYLOAD_TABLES[MessageType.REPLY].names}
-    values["depth"] = len(reply.rows)
     size = q_bytes(reply.layout, reply.support)
-    parts: Parts = [PAYLOAD_TABLES[MessageType.REPLY].pack(values)]
+    parts: Parts = [PAYLOAD_TABLES[MessageType.REPLY].pack(reply)]
     for row in reply.rows:
         if len(row.q) != size:
             raise ValueError(f"a q of {len(row.q)} bytes where the layout takes {size}")
@@ -146,9 +131,17 @@ def _decode_hello(values: dict[str, Any], version: WireVersion) -> Hello:
     return Hello(**values)
 
 
-def _decode_error(values: dict[str, Any]) -> ErrorMessage:
+def _decode_error(values: dict[str, Any], _: WireVersion) -> ErrorMessage:
     checks.check_error(values)
     return ErrorMessage(**values)
+
+
+def _decode_challenge(values: dict[str, Any], _: WireVersion) -> Challenge:
+    return Challenge(**values)
+
+
+def _decode_proof(values: dict[str, Any], _: WireVersion) -> Proof:
+    return Proof(**values)
 
 
 def _decode_step(values: dict[str, Any], tail: memoryview, agreed: Agreed) -> Step:
@@ -156,10 +149,8 @@ def _decode_step(values: dict[str, Any], tail: memoryview, agreed: Agreed) -> St
     checks.check_policy(values, agreed)
     checks.check_step(values, agreed)
     count, rows = values["token_count"], values["hidden_rows"]
-    checks.require_length(
-        len(tail) + PAYLOAD_TABLES[MessageType.STEP].bytes,
-        step_bytes(count, rows, agreed.hidden_row_bytes),
-    )
+    due = step_bytes(count, rows, agreed.hidden_row_bytes)
+    checks.require_length(len(tail) + _STEP_BYTES, due)
     tokens = struct.unpack_from(f"<{count}i", tail)
     checks.check_tokens(tokens, agreed)
     return Step(
@@ -188,7 +179,7 @@ def _decode_step(values: dict[str, Any], tail: memoryview, agreed: Agreed) -> St
         base=values["base"],
         tokens=tokens,
         hidden_rows=rows,
-        hidden=tail[4 * count :],
+        hidden=tail[4 * count :] if rows else b"",
     )
 
 
@@ -198,18 +189,26 @@ def _decode_reply(values: dict[str, Any], tail: memoryview, agreed: Agreed) -> R
     layout: Layout = values["layout"]
     depth: int = values.pop("depth")
     support: int = values["support"]
-    checks.require_length(
-        len(tail) + PAYLOAD_TABLES[MessageType.REPLY].bytes,
-        reply_bytes(layout, support, depth, support),
-    )
-    size = q_bytes(layout, support)
+    checks.require_length(len(tail) + _REPLY_BYTES, reply_bytes(layout, support, depth, support))
+    return Reply(rows=_rows(tail, q_bytes(layout, support)), **values)
+
+
+def _rows(tail: memoryview, size: int) -> tuple[ReplyRow, ...]:
+    """Return the rows of a reply whose q's are ``size`` bytes; large ones are views."""
     head = POSITION_TABLE.bytes
+    if size < _JOIN_BELOW:
+        return tuple(ReplyRow(*row) for row in _small_row(size).iter_unpack(tail))
     rows = []
     for begin in range(0, len(tail), head + size):
         position, token, entries, checksum = POSITION_TABLE.unpack_row(tail, begin)
         q = tail[begin + head : begin + head + size]
         rows.append(ReplyRow(position, token, entries, checksum, q))
-    return Reply(rows=tuple(rows), **values)
+    return tuple(rows)
+
+
+@lru_cache(maxsize=64)
+def _small_row(size: int) -> struct.Struct:
+    return struct.Struct(f"{POSITION_TABLE.format}{size}s")
 
 
 def _decode_complete(values: dict[str, Any], _: memoryview, agreed: Agreed) -> Complete:
@@ -242,6 +241,14 @@ def _decode_ping(values: dict[str, Any], _: memoryview, agreed: Agreed) -> Ping:
 def _decode_pong(values: dict[str, Any], _: memoryview, agreed: Agreed) -> Pong:
     return Pong(**values)
 
+
+_EARLY_DECODERS: Final[dict[MessageType, Callable[[dict[str, Any], WireVersion], Message]]] = {
+    MessageType.HELLO: _decode_hello,
+    MessageType.ERROR: _decode_error,
+    MessageType.CHALLENGE: _decode_challenge,
+    MessageType.PROOF: _decode_proof,
+}
+"""Messages that may come before both HELLOs."""
 
 _DECODERS: Final[dict[MessageType, Callable[[dict[str, Any], memoryview, Agreed], Message]]] = {
     MessageType.STEP: _decode_step,

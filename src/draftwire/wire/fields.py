@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.wire.registry import PAYLOAD_FIELDS, POSITION_FIELDS, Field
+from draftwire.wire.registry import PAYLOAD_FIELDS, POSITION_FIELDS, Field, MessageType
 
 _FORMATS: Final = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "f32": "f"}
 _SIZED: Final = re.compile(r"(bytes|text)(\d+)")
@@ -21,37 +23,50 @@ def _format_of(kind: str) -> str:
 
 
 class FieldTable:
-    """One table of :class:`Field` as a fixed little-endian record without gaps."""
+    """One table of :class:`Field` as a fixed little-endian record without gaps.
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    elsewhere: attributes of the message where fields lie that are not named like one.
+    """
+
+    def __init__(
+        self, fields: Sequence[Field], elsewhere: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._struct = struct.Struct("<" + "".join(_format_of(field.kind) for field in fields))
+        self.format = self._struct.format
         self._names = tuple(field.name for field in fields)
         self.names = tuple(name for name in self._names if not name.startswith("reserved"))
         self._texts = tuple(field.name for field in fields if field.kind.startswith("text"))
         self._reserved = tuple(name for name in self._names if name.startswith("reserved"))
-        self._sources = tuple(None if name.startswith("reserved") else name for name in self._names)
+        self._values = attrgetter(*(elsewhere.get(name, name) for name in self.names), "__class__")
+        # The same record with its reserved fields as padding, which struct fills with zeros.
+        padding = (
+            f"{struct.calcsize('<' + _format_of(field.kind))}x"
+            if field.name.startswith("reserved")
+            else _format_of(field.kind)
+            for field in fields
+        )
+        self._packer = struct.Struct("<" + "".join(padding))
+        used = [field for field in fields if not field.name.startswith("reserved")]
         self._sized = tuple(
             (at, field.name, sized[1], int(sized[2]))
-            for at, field in enumerate(fields)
+            for at, field in enumerate(used)
             if (sized := _SIZED.fullmatch(field.kind))
         )
         self.bytes = self._struct.size
 
-    def pack(self, values: Mapping[str, Any]) -> bytes:
-        """Return the record, reserved fields zero; raises ValueError if a value does not fit."""
-        row: list[Any] = [0 if name is None else values[name] for name in self._sources]
+    def pack(self, message: object) -> bytes:
+        """Return a message's record, reserved fields zero; ValueError if a value does not fit."""
+        *row, _ = self._values(message)
         for at, name, kind, size in self._sized:
             row[at] = _sized_bytes(name, kind, size, row[at])
         try:
-            return self._struct.pack(*row)
+            return self._packer.pack(*row)
         except (struct.error, OverflowError) as error:
             raise ValueError(f"a field is outside its type: {error}") from error
 
     def unpack(self, payload: memoryview) -> dict[str, Any]:
         """Return the fields by name from the front of ``payload``, which is long enough."""
-        values: dict[str, Any] = dict(
-            zip(self._names, self._struct.unpack_from(payload), strict=True)
-        )
+        values: dict[str, Any] = dict(zip(self._names, self._struct.unpack_from(payload)))  # noqa: B905
         for name in self._reserved:
             if values.pop(name):
                 raise ProtocolError(
@@ -98,7 +113,24 @@ def _text(name: str, raw: bytes) -> str:
     return text.decode("ascii")
 
 
-PAYLOAD_TABLES: Final = {kind: FieldTable(fields) for kind, fields in PAYLOAD_FIELDS.items()}
+_ELSEWHERE: Final = {
+    "layout": "policy.layout",
+    "depth": "policy.depth",
+    "temperature": "policy.temperature",
+    "top_k": "policy.top_k",
+    "top_p": "policy.top_p",
+    "min_p": "policy.min_p",
+    "support": "policy.support",
+    "committed_outcome": "commit.outcome",
+    "committed_accepted": "commit.accepted",
+    "committed_round": "commit.round",
+}
+"""Where in a :class:`~draftwire.wire.messages.Step` its grouped fields are."""
+
+PAYLOAD_TABLES: Final = {
+    kind: FieldTable(fields, _ELSEWHERE if kind is MessageType.STEP else {})
+    for kind, fields in PAYLOAD_FIELDS.items()
+}
 POSITION_TABLE: Final = FieldTable(POSITION_FIELDS)
 
 FIELD_NAMES: Final = frozenset(

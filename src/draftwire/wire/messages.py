@@ -106,6 +106,11 @@ class Step:
         """Absolute position of the first draft."""
         return self.anchor + 1
 
+    @property
+    def token_count(self) -> int:
+        """Committed tokens that are sent along."""
+        return len(self.tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class ReplyRow:
@@ -139,6 +144,11 @@ class Reply:
     shard_end: int
     support: int
     rows: Sequence[ReplyRow]
+
+    @property
+    def depth(self) -> int:
+        """Positions of the proposal."""
+        return len(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
