@@ -1,0 +1,103 @@
+"""One request's drafting over a client: whether a round may ask, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from draftwire.errors import ProtocolError
+from draftwire.session.asking import AskingSession
+from draftwire.session.proposal import Dropped, Proposal
+from draftwire.verifier.drafting import Drafted, Miss, MissReason, Traffic
+from draftwire.verifier.pacing import RoundPacing
+from draftwire.wire.agreement import Agreed, require_policy
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Outcome
+
+if TYPE_CHECKING:
+    from draftwire.verifier.client import DraftClient
+
+
+class ClientRequest:
+    """One request's drafting over a ``DraftClient``."""
+
+    def __init__(self, client: DraftClient, asking: AskingSession) -> None:
+        """Made by ``DraftClient.open``."""
+        self.asking = asking
+        self.traffic = Traffic()
+        self._client = client
+        self._pacing = RoundPacing()
+        self._unshared = False  # an id outside the drafter's vocabulary is committed
+        self._open = True
+
+    @property
+    def generation(self) -> int:
+        """The generation of the latest round."""
+        return self.asking.generation
+
+    @property
+    def round(self) -> int:
+        """The round id of the latest round."""
+        return self.asking.round
+
+    def connected(self, agreed: Agreed) -> None:
+        """There is a connection (again), with these limits."""
+        self.asking.connected(agreed)
+
+    def propose(self, policy: ProposalPolicy) -> Drafted:
+        """Begin the next round and ask for at most ``policy.depth`` drafts after the prefix."""
+        return self._client.propose_all([(self, policy)])[0]
+
+    def drafted(self, result: Proposal | Dropped) -> Drafted:
+        """Book how a round that was asked has ended."""
+        self.traffic.audit_seconds = self.asking.audit_seconds
+        if isinstance(result, Proposal):
+            self._pacing.won()
+            return result
+        self._pacing.lost()
+        return Miss(result.reason, result.detail, result.drafted)
+
+    def skip(self) -> None:
+        """Begin the next round without asking."""
+        self.asking.skip()
+
+    def commit(self, outcome: Outcome, accepted: int, tokens: Sequence[int]) -> None:
+        """End the round: ``tokens`` are committed, the first ``accepted`` of them drafts."""
+        token = None if outcome is Outcome.ENDED else tokens[-1]
+        self.asking.commit(accepted, outcome, token)
+        if token is not None and token >= self._client.vocab_size:
+            self._unshared = True
+
+    def close(self) -> None:
+        """Free the request on both sides; may be called twice."""
+        if self._open:
+            self._open = False
+            self._client.farewell(self)
+
+    def allowed(
+        self, policy: ProposalPolicy, until: float | None = None
+    ) -> tuple[Miss | None, ProposalPolicy]:
+        """Return why this round may not ask, or None, and the policy at the depth that it may.
+
+        Connects if need be, until then at the longest. Call it once a round.
+        """
+        if self._unshared:
+            return Miss(MissReason.UNSHARED_TOKEN), policy
+        if not self._pacing.may_ask():
+            return Miss(MissReason.PAUSED), policy
+        away = self._client.reach(until)
+        agreed = self._client.agreed
+        if away is not None or agreed is None:
+            return Miss(MissReason.NO_CONNECTION, away or ""), policy
+        if self.asking.slot >= min(agreed.max_slots, agreed.max_sessions):
+            return Miss(MissReason.NO_SLOT), policy
+        room = self.asking.room()
+        if room < 1:
+            return Miss(MissReason.CONTEXT_LIMIT), policy
+        allowed = policy if policy.depth <= room else replace(policy, depth=room)
+        try:
+            require_policy(agreed, allowed)
+        except ProtocolError as error:
+            return Miss(MissReason.NOT_OFFERED, str(error)), policy
+        return None, allowed
