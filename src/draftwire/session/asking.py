@@ -235,10 +235,13 @@ class AskingSession:
     def commit_message(self) -> Commit | None:
         """Return COMMIT for the round that ended last, where no STEP follows soon (P15).
 
-        None when the drafter made no proposal in it, and so has nothing to be told.
+        None when the drafter made no proposal in it, and so has nothing to be told, or when the
+        token is an id of the target's own padding, which no COMMIT can carry (V18).
         """
         rider, token = self._last, self._last_token
-        if rider is None or self._held.round != self.round:
+        if rider is None or self._held.round != self.round or self._agreed is None:
+            return None
+        if token is not None and token >= self._agreed.vocab_size:
             return None
         return Commit(
             session=self.session,

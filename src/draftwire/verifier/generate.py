@@ -101,13 +101,14 @@ class Generation(Generic[Context], Iterator[Emission]):
         )
         self._words = KeyedWords(key) if words is None else words
         self._on_emission = on_emission
+        context = target.open(prompt, sampling)  # first: it may refuse, and no slot is taken then
         self._drafting: DraftRequest = (
             Undrafted() if drafter is None else drafter.open(prompt, key.proposal_key)
         )
         self._drafted = drafter is not None
         self.report.traffic = self._drafting.traffic
-        self._open: Context | None = target.open(prompt, sampling)
-        self._emissions = self._run(self._open)
+        self._open: Context | None = context
+        self._emissions = self._run(context)
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -221,9 +222,8 @@ class Generation(Generic[Context], Iterator[Emission]):
         )
         tokens = list(proposal.tokens[: verdict.accepted])
         kinds = [Kind.ACCEPTED] * verdict.accepted
-        if verdict.token is not None:
-            tokens.append(verdict.token)
-            kinds.append(Kind.BONUS if verdict.outcome == "bonus" else Kind.CORRECTED)
+        tokens.append(verdict.token)
+        kinds.append(Kind.BONUS if verdict.outcome == "bonus" else Kind.CORRECTED)
         return tokens, kinds
 
     def _commit(self, tokens: list[int], kinds: list[Kind], depth: int) -> list[Emission]:
