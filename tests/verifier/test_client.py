@@ -28,7 +28,7 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, Outcome, WireVersion
 from tests.paths import Clock, MemoryChannel, drafting, serving
-from tests.toys import ToyDrafter, ToyTarget, constant, mixed
+from tests.toys import ToyDrafter, ToyRequest, ToyTarget, constant, mixed
 
 V = 11
 PROMPT = (1, 2, 3)
@@ -360,12 +360,51 @@ def test_sessions_over_the_limit_go_on_target_only() -> None:
             generate(target, client, PROMPT, Sampling(seed=seed, max_tokens=20), POLICY)
             for seed in range(3)
         ]
-        texts = [[next(run) for _ in range(20)] for run in runs[:2]]
-        del texts
-        third = list(runs[2])
-        assert len(third) == 20
-        for run in runs:
+        assert {len([next(run) for _ in range(19)]) for run in runs[:2]} == {19}
+        assert {e.kind for e in runs[2]} == {Kind.TARGET_ONLY}
+        assert set(runs[2].report.misses) == {MissReason.NO_SLOT}
+        assert "no more sessions" in runs[2].report.notes[0]
+        for run in runs[:2]:
+            assert run.report.drafted_rounds > 0
+            assert not run.report.misses
             run.close()
+
+
+def test_v18_a_text_that_ends_on_an_unshared_id_costs_the_others_nothing() -> None:
+    """The bonus is an id of the target's padding, which no COMMIT can carry: none is sent."""
+    wide = ToyTarget(
+        lambda context: [
+            float(v == (V if context[0] == 9 and len(context) > 3 else 4)) for v in range(V + 1)
+        ],
+        V,
+    )
+    engine = ToyDrafter(constant(*[float(v == 4) for v in range(V)]), V)
+    with drafting("tcp", engine, wide) as client:
+        other = generate(wide, client, PROMPT, Sampling(seed=1, max_tokens=60), POLICY)
+        next(other)
+        run = generate(wide, client, (9, 1, 2), Sampling(seed=1, max_tokens=2), POLICY)
+        assert [(e.token, e.kind) for e in run] == [(4, Kind.ACCEPTED), (V, Kind.BONUS)]
+        assert len(list(other)) == 59
+    assert not other.report.misses
+    assert other.report.rounds == 12
+
+
+def test_requests_that_the_target_refuses_to_open_leave_no_slot_taken() -> None:
+    target, engine = pair_of_toys()
+    config = DrafterConfig(max_sessions=2, max_slots=2)
+
+    def refuse(prompt: Sequence[int], sampling: Sampling) -> ToyRequest:
+        raise ConfigurationError("the target takes no such request")
+
+    with drafting("tcp", engine, target, config=config) as client:
+        opens, target.open = target.open, refuse  # type: ignore[method-assign]
+        for _ in range(3):
+            with pytest.raises(ConfigurationError, match="no such request"):
+                generate(target, client, PROMPT, Sampling(seed=1), POLICY)
+        target.open = opens  # type: ignore[method-assign]
+        run = generate(target, client, PROMPT, Sampling(seed=1, max_tokens=20), POLICY)
+        assert len(list(run)) == 20
+    assert not run.report.misses
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
