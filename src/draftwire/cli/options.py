@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from draftwire.errors import ConfigurationError
 from draftwire.transport.tcp import Address
 from draftwire.wire.registry import MAX_DEPTH, MAX_VOCABULARY, Layout, LayoutSet, WireVersion
 
@@ -45,18 +46,13 @@ class AddressType(click.ParamType[Address]):
         """Split and check the address."""
         if isinstance(value, Address):
             return value
-        host, colon, port = str(value).rpartition(":")
-        if host.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
-        elif ":" in host:
-            self.fail(f"write an IPv6 address in brackets: [{host}]:{port}", param, ctx)
-        if not colon or not host:
-            self.fail(
-                f"'{value}' is no HOST:PORT, for example 127.0.0.1:{DEFAULT_PORT}", param, ctx
-            )
-        if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-            self.fail(f"port '{port}' is not between 1 and 65535", param, ctx)
-        return Address(host, int(port))
+        try:
+            address = Address.parse(str(value))
+        except ConfigurationError as error:
+            self.fail(str(error), param, ctx)
+        if not address.port:
+            self.fail("port 0 is for serve alone: name the one that it printed", param, ctx)
+        return address
 
 
 class LayoutType(click.ParamType[LayoutChoice]):

@@ -10,7 +10,7 @@ from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCod
 from draftwire.session.flight import Flight
 from draftwire.session.held import Held
 from draftwire.session.prefix import Prefix
-from draftwire.session.proposal import NO_RIDER, Dropped, Proposal, Received, fits
+from draftwire.session.proposal import NO_RIDER, Dropped, Proposal, Received, require_fit
 from draftwire.session.reasons import DECLINED, LOST_CODES, DropReason, reason_of
 from draftwire.session.table import Input, State, advance
 from draftwire.wire.agreement import Agreed, require_policy
@@ -223,7 +223,7 @@ class AskingSession:
         not fit the round.
         """
         proposal = self._proposal
-        self._check_commit(accepted, outcome, token)
+        require_fit(outcome, accepted, 0 if proposal is None else len(proposal.tokens), token)
         self.state = advance(self.state, Input.COMMIT)
         kept = [] if proposal is None else list(proposal.tokens[:accepted])
         self._prefix.extend(kept if token is None else [*kept, token])
@@ -395,11 +395,3 @@ class AskingSession:
                 f" drafter's context of {agreed.max_context}"
             )
         return agreed
-
-    def _check_commit(self, accepted: int, outcome: Outcome, token: int | None) -> None:
-        depth = 0 if self._proposal is None else len(self._proposal.tokens)
-        unused = depth > 0 and outcome is Outcome.TARGET_ONLY  # it has to be given up first
-        if unused or not fits(outcome, accepted, depth):
-            raise ValueError(f"{outcome.name} after {accepted} of {depth} drafts cannot be")
-        if (token is None) is not (outcome is Outcome.ENDED):
-            raise ValueError("ENDED comes without a token, every other outcome with one")

@@ -32,6 +32,18 @@ def fits(outcome: Outcome, accepted: int, depth: int) -> bool:
     return outcome is Outcome.TARGET_ONLY and accepted == 0
 
 
+def require_fit(outcome: Outcome, accepted: int, depth: int, token: int | None) -> None:
+    """Refuse a commit that cannot end a round whose whole proposal has ``depth`` drafts (0: none).
+
+    TARGET_ONLY fits no whole proposal: it has to be given up first. Errors: ValueError.
+    """
+    unused = depth > 0 and outcome is Outcome.TARGET_ONLY
+    if unused or not fits(outcome, accepted, depth):
+        raise ValueError(f"{outcome.name} after {accepted} of {depth} drafts cannot be")
+    if (token is None) is not (outcome is Outcome.ENDED):
+        raise ValueError("ENDED comes without a token, every other outcome with one")
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """A message as it came: with the size and the CRC32C of its payload.
