@@ -82,7 +82,7 @@ class ArithmeticRefusalError(DraftwireError):
 
 
 class ProtocolErrorCode(IntEnum):
-    """Wire numbers of the ERROR message and of every refusal of a peer's bytes (SPEC/protocol.md)."""
+    """Numbers of the ERROR message and of every refusal of a peer's bytes (SPEC/protocol.md)."""
 
     # framing
     BAD_MAGIC = 1
@@ -141,7 +141,7 @@ class ProtocolErrorCode(IntEnum):
 
 
 class ProtocolError(DraftwireError):
-    """What a peer sent breaks the protocol. ``code`` says how; ``field`` names the field, if one."""
+    """What a peer sent breaks the protocol: ``code`` says how, ``field`` names the field, if any."""
 
     exit_code = ExitCode.PROTOCOL
 
