@@ -276,7 +276,10 @@ class DraftClient:
             event = link.filled(0, now)
         parts = link.outgoing()  # PONG
         if parts:
-            channel.send(parts, deadline)
+            try:
+                channel.send(parts, deadline)
+            except TimeoutError as error:  # half a PONG may be on its way: the framing is lost
+                raise ConnectionResetError("the drafter takes no bytes") from error
 
     def _follow(self, event: Event, now: float) -> None:
         if isinstance(event, Closed):
