@@ -141,7 +141,7 @@ class ProtocolErrorCode(IntEnum):
 
 
 class ProtocolError(DraftwireError):
-    """What a peer sent breaks the protocol: ``code`` says how, ``field`` names the field, if any."""
+    """What a peer sent breaks the protocol: ``code`` says how, ``field`` names a field, if any."""
 
     exit_code = ExitCode.PROTOCOL
 

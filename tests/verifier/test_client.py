@@ -25,8 +25,9 @@ from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
+from draftwire.wire.frames import encode_frame, frame_bytes
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import Layout, LayoutSet, Outcome, WireVersion
+from draftwire.wire.registry import Layout, LayoutSet, MessageType, Outcome, WireVersion
 from tests.paths import Clock, MemoryChannel, drafting, serving
 from tests.toys import ToyDrafter, ToyRequest, ToyTarget, constant, mixed
 
@@ -405,6 +406,45 @@ def test_requests_that_the_target_refuses_to_open_leave_no_slot_taken() -> None:
         run = generate(target, client, PROMPT, Sampling(seed=1, max_tokens=20), POLICY)
         assert len(list(run)) == 20
     assert not run.report.misses
+
+
+def test_a_pong_that_is_half_sent_ends_the_connection_and_not_the_drafting() -> None:
+    """The drafter PINGs and then takes no bytes: what follows half a frame could not be read."""
+    target, engine = pair_of_toys()
+    channels: list[Stuck] = []
+
+    class Stuck(Planned):
+        pings = 0
+        closed = False
+
+        def send(self, parts: Sequence[Part], deadline: float) -> None:
+            if bytes(parts[0])[5] == MessageType.PONG:
+                raise TimeoutError("half of it is gone")
+            super().send(parts, deadline)
+
+        def receive_into(self, buffer: memoryview, deadline: float) -> int:
+            if self.rounds == 2 and len(channels) == 1 and not self.pings:
+                self.pings = 1
+                ping = frame_bytes(encode_frame(WireVersion.V2, MessageType.PING, bytes(8)))
+                buffer[: len(ping)] = ping
+                return len(ping)
+            return super().receive_into(buffer, deadline)
+
+        def close(self) -> None:
+            self.closed = True
+            super().close()
+
+    def through(channel: Channel) -> Channel:
+        channels.append(Stuck(channel, {}))
+        return channels[-1]
+
+    with drafting("colocated", engine, target, through=through) as client:
+        run = generate(target, client, PROMPT, Sampling(seed=7, max_tokens=60), POLICY)
+        assert len(list(run)) == 60
+    assert run.report.misses == {DropReason.DISCONNECTED: 1}
+    assert channels[0].closed
+    assert channels[0].rounds == 2
+    assert channels[1].rounds > 5
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
