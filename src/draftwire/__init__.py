@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from draftwire.drafter.limits import PeerLimits as PeerLimits
     from draftwire.drafter.program import DrafterConfig as DrafterConfig
     from draftwire.drafter.serve import serve as serve
     from draftwire.engines.hf import HfDraftEngine as HfDraftEngine
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from draftwire.engines.hf import load_folder as load_folder
     from draftwire.engines.hf import remote_speculative as remote_speculative
     from draftwire.errors import DraftwireError as DraftwireError
+    from draftwire.transport.keys import PresharedKey as PresharedKey
+    from draftwire.transport.tls import TlsFiles as TlsFiles
     from draftwire.verifier.generate import generate as generate
     from draftwire.verifier.report import Report as Report
     from draftwire.verifier.sampling import Sampling as Sampling
@@ -33,10 +36,13 @@ _EXPORTS = {
     "HfDraftEngine": "draftwire.engines.hf",
     "HfTargetEngine": "draftwire.engines.hf",
     "Layout": "draftwire.wire.registry",
+    "PeerLimits": "draftwire.drafter.limits",
+    "PresharedKey": "draftwire.transport.keys",
     "ProposalPolicy": "draftwire.wire.messages",
     "RemoteDrafter": "draftwire.engines.hf",
     "Report": "draftwire.verifier.report",
     "Sampling": "draftwire.verifier.sampling",
+    "TlsFiles": "draftwire.transport.tls",
     "embedded_folder": "draftwire.engines.hf",
     "generate": "draftwire.verifier.generate",
     "load_folder": "draftwire.engines.hf",
