@@ -18,10 +18,10 @@ from draftwire.cli.screen import TextStream, wants_colour
 from draftwire.cli.summary import line, report_lines
 from draftwire.errors import ConfigurationError
 from draftwire.verifier.generate import Generation, generate
+from draftwire.verifier.policy import policy_like
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import cut
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS
 
 
 def sampling_of(options: GenerateOptions) -> Sampling:
@@ -39,24 +39,22 @@ def sampling_of(options: GenerateOptions) -> Sampling:
 
 
 def policy_of(options: GenerateOptions, vocab_size: int) -> ProposalPolicy:
-    """Return how proposals are made: the request's own restrictions hold for q as well.
-
-    They decide only how often drafts are accepted, so rounding them to tickets changes no law.
-    """
+    """Return how proposals are made: the request's own restrictions hold for q as well."""
     support = options.layout.support
     if support > vocab_size:
         raise ConfigurationError(
             f"--layout {options.layout} is wider than the target's vocabulary of {vocab_size} ids:"
             " use --layout dense"
         )
-    return ProposalPolicy(
-        layout=options.layout.layout,
-        depth=options.depth,
+    return policy_like(
+        options.layout.layout,
+        options.depth,
+        support,
+        vocab_size,
         temperature=options.draft_temperature,
-        support=support,
-        top_k=options.top_k if options.top_k < vocab_size else 0,
-        top_p=max(1, round(options.top_p * TICKETS)),
-        min_p=round(options.min_p * TICKETS),
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
     )
 
 

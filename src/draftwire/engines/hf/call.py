@@ -16,9 +16,10 @@ from draftwire.engines.hf.processors import RowProcessors
 from draftwire.engines.hf.sequence import CachedSequence, logits_width, require_usable
 from draftwire.engines.hf.target import HfTargetContext
 from draftwire.errors import ConfigurationError, PairMismatchError
+from draftwire.verifier.policy import policy_like
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, TICKETS, Layout
+from draftwire.wire.registry import Layout
 
 DEFAULT_DEPTH = 5
 DEFAULT_SUPPORT = 32
@@ -198,22 +199,17 @@ def _require_usual_positions(
 
 
 def policy_for(config: Any, vocab_size: int) -> ProposalPolicy:
-    """Return how proposals are made by default: the call's own restrictions hold for q as well.
-
-    They decide only how often drafts are accepted, so rounding them to tickets changes no law.
-    """
+    """Return how proposals are made by default: the call's own restrictions hold for q as well."""
     support = min(DEFAULT_SUPPORT, vocab_size)
     if not config.do_sample:
         return ProposalPolicy(Layout.SPARSE, DEFAULT_DEPTH, 0.0, support)
-    temperature = 1.0 if config.temperature is None else float(config.temperature)
-    top_k = config.top_k or 0
-    top_p = 1.0 if config.top_p is None else float(config.top_p)
-    return ProposalPolicy(
-        layout=Layout.SPARSE,
-        depth=DEFAULT_DEPTH,
-        temperature=float(np.float32(min(max(temperature, MIN_TEMPERATURE), MAX_TEMPERATURE))),
-        support=support,
-        top_k=top_k if top_k < vocab_size else 0,
-        top_p=min(max(1, round(top_p * TICKETS)), TICKETS),
-        min_p=round((config.min_p or 0.0) * TICKETS),
+    return policy_like(
+        Layout.SPARSE,
+        DEFAULT_DEPTH,
+        support,
+        vocab_size,
+        temperature=1.0 if config.temperature is None else float(config.temperature),
+        top_k=config.top_k or 0,
+        top_p=1.0 if config.top_p is None else float(config.top_p),
+        min_p=config.min_p or 0.0,
     )
