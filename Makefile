@@ -21,12 +21,18 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help run test bench lint vectors spec wheel clean
+# vLLM pins versions that the rest need not have: it lives in an environment of its own.
+VENV_VLLM := .venv-vllm
+BIN_VLLM := $(VENV_VLLM)/bin
+PIP_VLLM := $(BIN_VLLM)/python -m pip --disable-pip-version-check
+
+.PHONY: vllm vllm-test vllm-ci vllm-bench help run test bench lint vectors spec wheel clean
 
 help:
 	@echo 'make run      set up, then the demo: drafter and verifier on this machine'
 	@echo 'make test     set up, then every test'
 	@echo 'make bench    measure against the goals; JSON and a table in .out/ (QUICK=1: a short one)'
+	@echo 'make vllm     vLLM from nothing: its own environment (.venv-vllm), tests, benchmark'
 	@echo 'make lint     ruff, format, types, layers'
 	@echo 'make vectors  write vectors/ again from the oracle'
 	@echo 'make spec     write the generated tables of SPEC/ again'
@@ -58,6 +64,31 @@ test: $(VENV)/.dev-ready
 bench: $(VENV)/.dev-ready
 	$(BIN)/python -m bench.run $(if $(QUICK),--quick)
 
+$(BIN_VLLM)/python: | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV_VLLM)
+
+# torchvision, torchaudio and torchcodec come with vLLM, are not needed, and break what imports them.
+$(VENV_VLLM)/.ready: requirements/vllm-torch.txt requirements/vllm.txt pyproject.toml | $(BIN_VLLM)/python
+	@echo "setting up vLLM in $(VENV_VLLM): once, some minutes and 3 GB"
+	$(PIP_VLLM) install $(TORCH_FLAGS) -r requirements/vllm-torch.txt
+	$(PIP_VLLM) install -r requirements/vllm.txt
+	$(PIP_VLLM) uninstall -q -y torchvision torchaudio torchcodec
+	$(PIP_VLLM) install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+VLLM_TEST := $(BIN_VLLM)/python -m pytest -p no:cacheprovider -q --timeout 1800
+
+vllm: vllm-test vllm-bench
+
+vllm-test: $(VENV_VLLM)/.ready
+	$(VLLM_TEST) tests_vllm $(PYTEST_FLAGS)
+
+vllm-ci: $(VENV_VLLM)/.ready
+	$(VLLM_TEST) tests_vllm/test_laws.py tests_vllm/test_serve.py tests_vllm/test_repairs.py $(PYTEST_FLAGS)
+
+vllm-bench: $(VENV_VLLM)/.ready
+	$(BIN_VLLM)/python -m bench.vllm $(if $(QUICK),--quick)
+
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -75,4 +106,4 @@ wheel: $(VENV)/.dev-ready
 
 clean:
 	rm -rf build dist .out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -not -path './$(VENV_VLLM)/*' -prune -exec rm -rf {} +

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,31 @@ import torch
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.serve import DrafterServer
-from draftwire.engines.hf.draft import HfDraftEngine
+from draftwire.engines.hf.identity import real_vocabulary, tokenizer_hash
+from draftwire.engines.hf.loading import load_tokenizer
 from draftwire.engines.vllm.config import PROPOSER, WORKER
 from draftwire.transport.tcp import Address, listen
+from draftwire.wire.identity import IdMap
+from tests.toys import ToyDrafter, mixed
 
 DEPTH = 3
 
 
+def toy_drafter(folder: Path, *, salt: int = 5) -> ToyDrafter:
+    """A drafter that costs nothing and knows nothing of the target: q is far from any p."""
+    tokenizer = load_tokenizer(folder)
+    size = real_vocabulary(tokenizer, 1 << 24)
+    return ToyDrafter(
+        mixed(size, salt, sharpness=1.0),
+        size,
+        tokenizer_hash=tokenizer_hash(tokenizer),
+        id_map_hash=IdMap.native(size).hash(),
+    )
+
+
 @contextmanager
-def drafter(folder: Path, *, sessions: int = 512, port: int = 0) -> Iterator[Address]:
-    """Serve a drafter on loopback TCP in a thread of this process."""
-    engine = HfDraftEngine.from_folder(folder)
+def serving(engine: Any, *, sessions: int = 512, port: int = 0) -> Iterator[Address]:
+    """Serve a draft engine on loopback TCP in a thread of this process."""
     config = DrafterConfig(max_sessions=sessions, max_slots=sessions, max_batch=sessions)
     program: DrafterProgram[Any] = DrafterProgram(engine, config)
     program.warm_up()
@@ -93,11 +107,6 @@ def texts(engine: Any, prompts: Sequence[Sequence[int]], parameters: Any) -> lis
     inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
     outputs = engine.generate(inputs, parameters, use_tqdm=False)
     return [tuple(output.outputs[0].token_ids) for output in outputs]
-
-
-def seeded(make: Callable[[int], Any], count: int) -> list[Any]:
-    """Sampling parameters of ``count`` requests, each with a seed of its own."""
-    return [make(seed) for seed in range(count)]
 
 
 torch.set_num_threads(1)

@@ -159,6 +159,7 @@ class Ledger:
             self.tally.add("drafted_rounds")
             self.tally.add("drafted_tokens", len(drafted.tokens))
         tally = self.tally
+        tally.add("drafting_steps")
         tally.add("propose_seconds", time.perf_counter() - began)
         tally.add("audit_seconds", sum(r.traffic.audit_seconds for _, _, r in asked) - audited)
         tally.add("sent_bytes", sum(r.traffic.sent for _, _, r in asked) - sent)

@@ -39,6 +39,7 @@ class Series:
 
 def _series() -> Iterator[Series]:
     yield Series("rounds", "Rounds of all requests: each ends with one token of the target's")
+    yield Series("drafting_steps", "Steps of the engine that asked for drafts, of all rows at once")
     yield Series("drafted_rounds", "Rounds with a proposal")
     yield Series("drafted_tokens", "Drafts that arrived whole, validated and audited")
     yield Series("verified_tokens", "Drafts that were held against the target's p")

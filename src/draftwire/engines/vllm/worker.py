@@ -58,10 +58,16 @@ class RunnerMixin:
     """The hooks in vLLM's V1 model runner."""
 
     drafter: Proposer
+    input_batch: Any
 
     def _update_states(self, scheduler_output: Any) -> Any:
-        """End the sessions of requests that have finished, however they did."""
+        """End the sessions of requests that have finished, however they did.
+
+        Words are ours, so no request needs a generator; and vLLM winds one back after each chunk of
+        a prompt, which a generator of the CPU cannot do.
+        """
         updated = super()._update_states(scheduler_output)  # type: ignore[misc]
+        self.input_batch.generators.clear()
         if self.drafter.ledger is not None:
             for name in scheduler_output.finished_req_ids:
                 self.drafter.ledger.finish(name)
