@@ -23,11 +23,13 @@ from draftwire.errors import (
 from draftwire.exact import payload as plain
 from draftwire.exact.counts import Counts
 from draftwire.kernels import payload as fast
+from draftwire.kernels.packed import read_packed
 from draftwire.kernels.payload_loops import _value_code
 from draftwire.kernels.rows import QRow
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.messages import Reply, ReplyRow
 from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.rows import PackedRows
 
 CODE = ProtocolErrorCode
 HALF = TICKETS // 2
@@ -271,6 +273,21 @@ def decoded_by_both(reply: Reply) -> Any:
     expected = outcome(lambda: plain.decode_reply_rows(reply, V))
     actual = outcome(lambda: tuple(row.exact() for row in fast.decode_reply_rows(reply, V)))
     assert actual == expected
+    if reply.layout == Layout.SPARSE and all(len(row.q) == 8 * reply.support for row in reply.rows):
+        # What comes off the wire is rows in one piece, which one compiled call reads.
+        head = struct.Struct("<IiII")
+        body = b"".join(
+            head.pack(row.position, row.token, row.entries, row.checksum) + row.q
+            for row in reply.rows
+        )
+        packed = replace(reply, rows=PackedRows(body, 8 * reply.support))
+        assert packed == reply
+        actual = outcome(lambda: tuple(row.exact() for row in fast.decode_reply_rows(packed, V)))
+        assert actual == expected
+        if (reply.shard_begin, reply.shard_end) == (0, V):
+            assert isinstance(packed.rows, PackedRows)
+            read = read_packed(packed.rows, reply.first_position, V)
+            assert (read is None) == (expected[:1] == (ProtocolError,))
     return expected
 
 

@@ -20,6 +20,7 @@ from draftwire.errors import (
     RefusalCode,
 )
 from draftwire.exact.payload import check_entries
+from draftwire.kernels.packed import read_packed, write_packed
 from draftwire.kernels.payload_loops import (
     NO_TICKET,
     OK,
@@ -27,13 +28,13 @@ from draftwire.kernels.payload_loops import (
     sparse_counts,
     write_dense,
     write_sparse,
-    write_sparse_rows,
 )
 from draftwire.kernels.rows import QRow
 from draftwire.wire.agreement import q_bytes
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.messages import Reply, ReplyRow
 from draftwire.wire.registry import PAD_ID, TICKETS, Layout
+from draftwire.wire.rows import PackedRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,6 +68,11 @@ def decode_reply_rows(
     if (reply.shard_begin, reply.shard_end) != (0, vocab_size):
         _refuse(_CODE.WRONG_SHARD, "the reply does not hold the whole vocabulary", "shard_end")
     layout, support = reply.layout, reply.support
+    rows = reply.rows
+    if layout == Layout.SPARSE and isinstance(rows, PackedRows) and rows.q_bytes == 8 * support:
+        read = read_packed(rows, reply.first_position, vocab_size)
+        if read is not None:
+            return read
     for index, row in enumerate(reply.rows):
         q, size = row.q, len(row.q)
         if row.position != reply.first_position + index:
@@ -124,7 +130,7 @@ def encode_reply_rows(
     layout: Layout,
     support: int,
     out: memoryview | None = None,
-) -> tuple[ReplyRow, ...]:
+) -> Sequence[ReplyRow]:
     """Return the rows of a reply: row i is q and token of position ``first_position + i``.
 
     out: where the q bytes are put one after the other, if given (a slot); it must stay untouched
@@ -132,9 +138,9 @@ def encode_reply_rows(
     those of :func:`encode_q`.
     """
     if layout == Layout.SPARSE and out is None:
-        encoded_at_once = _encode_sparse(rows, tokens, first_position, support)
-        if encoded_at_once is not None:
-            return encoded_at_once
+        packed = write_packed(rows, tokens, first_position, support)
+        if packed is not None:
+            return packed
     size = _q_bytes(layout, rows[0].vocab_size, support) if rows else 0
     store = memoryview(bytearray(size * len(rows))) if out is None else out
     encoded = []
@@ -186,39 +192,6 @@ def _decode_sparse(
         _refuse(_CODE(code), _MEANINGS[_CODE(code)], "q")
     return tuple(
         QRow(vocab_size, ids[row, :used], counts[row, :used]) for row, used in enumerate(entries)
-    )
-
-
-def _encode_sparse(
-    rows: Sequence[QRow], tokens: Sequence[int], first_position: int, support: int
-) -> tuple[ReplyRow, ...] | None:
-    """Encode sparse rows in one compiled call; None where a row is dense, or wrong in any way.
-
-    What is wrong, and with which row, is then for the way row by row to say.
-    """
-    ids = [row.ids for row in rows if row.ids is not None]
-    entries = [len(each) for each in ids]
-    width = rows[0].vocab_size if rows else 0
-    if not 0 < len(ids) == len(rows) == len(tokens) or max(entries) > support:
-        return None
-    if any(row.vocab_size != width for row in rows) or not 0 <= min(tokens) <= max(tokens) < width:
-        return None
-    words = np.empty((len(rows), 2, support), np.int32)
-    code = write_sparse_rows(
-        np.concatenate(ids),
-        np.concatenate([row.counts for row in rows]),
-        np.array([entries, tokens], np.int32),
-        width,
-        words,
-        words.view(np.float32),
-    )
-    if code != OK:
-        return None
-    raw, size = words.tobytes(), 8 * support
-    qs = [raw[begin : begin + size] for begin in range(0, len(raw), size)]
-    return tuple(
-        ReplyRow(first_position + index, token, used, crc32c(q), q)
-        for index, (token, used, q) in enumerate(zip(tokens, entries, qs, strict=True))
     )
 
 

@@ -120,7 +120,7 @@ def sparse_counts(
     """Ids and counts of all rows; words and values (rows, 2, support), heads (2, rows)."""
     for row in range(words.shape[0]):
         used, token = heads[0, row], heads[1, row]
-        code = _sparse_row(
+        code = sparse_row(
             words[row], values[row, 1], used, token, vocab_size, ids[row], counts[row]
         )
         if code != OK:
@@ -129,7 +129,7 @@ def sparse_counts(
 
 
 @compiled
-def _sparse_row(
+def sparse_row(
     words: NDArray[np.int32],
     values: NDArray[np.float32],
     used: int,
@@ -138,6 +138,7 @@ def _sparse_row(
     ids: NDArray[np.int32],
     counts: NDArray[np.int32],
 ) -> int:
+    """Ids and counts of one row; words (2, support): ids, then the binary32 of ``values``."""
     before = -1
     for entry in range(used):
         token_id = words[0, entry]
@@ -224,35 +225,3 @@ def write_sparse(
     if mass != TICKETS:
         return NOT_COUNTS
     return OK if at_token else NO_TICKET
-
-
-@compiled
-def write_sparse_rows(
-    ids: NDArray[np.int32],
-    counts: NDArray[np.int32],
-    heads: NDArray[np.int32],
-    vocab_size: int,
-    words: NDArray[np.int32],
-    values: NDArray[np.float32],
-) -> int:
-    """Write rows whose ids and counts lie one after the other; the first code that is not OK.
-
-    heads (2, rows): entries and token of each. words, values (rows, 2, support): the same memory.
-    """
-    begin = 0
-    support = 2 * words.shape[2]
-    for row in range(words.shape[0]):
-        end = begin + heads[0, row]
-        flat = words[row].reshape(support)
-        code = write_sparse(
-            ids[begin:end],
-            counts[begin:end],
-            heads[1, row],
-            vocab_size,
-            flat,
-            values[row].reshape(support),
-        )
-        if code != OK:
-            return code
-        begin = end
-    return OK

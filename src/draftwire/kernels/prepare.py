@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from draftwire.kernels import cpu, payload
+from draftwire.kernels.packed import read_packed, write_packed
 from draftwire.kernels.words import first_words
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
@@ -30,3 +31,7 @@ def prepare() -> None:
         # A reply is decoded from a read-only view, which is a type of its own to the compiler.
         for q in (store, store.toreadonly()):
             payload.decode_q(q, policy.layout, logits.size, policy.support, entries, token)
+        if policy.layout is Layout.SPARSE:
+            packed = write_packed([row], [token], 1, policy.support)
+            assert packed is not None  # the row was quantised under this very policy
+            read_packed(packed, 1, logits.size)

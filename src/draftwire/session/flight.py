@@ -15,6 +15,7 @@ from draftwire.session.proposal import Proposal, Received
 from draftwire.wire.agreement import reply_bytes
 from draftwire.wire.messages import Complete, Reply, Step
 from draftwire.wire.registry import Layout
+from draftwire.wire.rows import tokens_of
 
 _CODE: Final = ProtocolErrorCode
 
@@ -71,7 +72,7 @@ class Flight:
         """Take the q's of a REPLY into memory of their own (P12, P14); not yet a proposal."""
         self._check_shape(reply, received.payload_bytes)
         self.rows = decode_reply_rows(reply, self.vocab_size)
-        self.tokens = tuple(row.token for row in reply.rows)
+        self.tokens = tokens_of(reply.rows)
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
 
     def check_whole(self, complete: Complete) -> None:

@@ -7,7 +7,6 @@ import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Final
 
 DIGEST_BYTES: Final = 16
@@ -74,8 +73,11 @@ class Cached:
         if length < self.length:
             return length
         following = prefix.tokens(length, length + len(self.drafts))
-        pairs = zip(following, self.drafts, strict=False)
-        return length + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        for token, draft in zip(following, self.drafts, strict=False):
+            if token != draft:
+                break
+            length += 1
+        return length
 
 
 def _little_endian(tokens: Sequence[int]) -> bytes:

@@ -9,8 +9,7 @@ Whether a reply answers its STEP is the session's to say (P13), and whether its 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
@@ -36,6 +35,7 @@ from draftwire.wire.messages import (
     Step,
 )
 from draftwire.wire.registry import Layout, MessageType, WireVersion
+from draftwire.wire.rows import PackedRows
 
 Parts = list[bytes | memoryview]
 
@@ -117,7 +117,10 @@ def _encode_step(step: Step) -> Parts:
 
 def _encode_reply(reply: Reply) -> Parts:
     size = q_bytes(reply.layout, reply.support)
-    parts: Parts = [PAYLOAD_TABLES[MessageType.REPLY].pack(reply)]
+    head = PAYLOAD_TABLES[MessageType.REPLY].pack(reply)
+    if isinstance(reply.rows, PackedRows) and reply.rows.q_bytes == size:
+        return [head + reply.rows.body]
+    parts: Parts = [head]
     for row in reply.rows:
         if len(row.q) != size:
             raise ValueError(f"a q of {len(row.q)} bytes where the layout takes {size}")
@@ -193,22 +196,17 @@ def _decode_reply(values: dict[str, Any], tail: memoryview, agreed: Agreed) -> R
     return Reply(rows=_rows(tail, q_bytes(layout, support)), **values)
 
 
-def _rows(tail: memoryview, size: int) -> tuple[ReplyRow, ...]:
+def _rows(tail: memoryview, size: int) -> Sequence[ReplyRow]:
     """Return the rows of a reply whose q's are ``size`` bytes; large ones are views."""
     head = POSITION_TABLE.bytes
     if size < _JOIN_BELOW:
-        return tuple(ReplyRow(*row) for row in _small_row(size).iter_unpack(tail))
+        return PackedRows(tail.tobytes(), size)
     rows = []
     for begin in range(0, len(tail), head + size):
         position, token, entries, checksum = POSITION_TABLE.unpack_row(tail, begin)
         q = tail[begin + head : begin + head + size]
         rows.append(ReplyRow(position, token, entries, checksum, q))
     return tuple(rows)
-
-
-@lru_cache(maxsize=64)
-def _small_row(size: int) -> struct.Struct:
-    return struct.Struct(f"{POSITION_TABLE.format}{size}s")
 
 
 def _decode_complete(values: dict[str, Any], _: memoryview, agreed: Agreed) -> Complete:

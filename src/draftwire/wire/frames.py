@@ -200,6 +200,8 @@ class FrameReader:
 
     def _next(self) -> Frame | None:
         available = self._end - self._begin
+        if not available:
+            return None
         if not self._need:
             if available < HEADER_BYTES:
                 _check_magic(self._store[self._begin : min(self._end, self._begin + len(MAGIC))])
@@ -214,15 +216,15 @@ class FrameReader:
         if self._opener is not None:
             end -= FRAME_MAC_BYTES
             self._open(self._opener, end + TRAILER_BYTES)
-        payload = self._store[begin:end].toreadonly()
-        checksum = crc32c(self._store[begin:end])
+        payload = self._store[begin:end]
+        checksum = crc32c(payload)
         if checksum != _U32.unpack_from(self._store, end)[0]:
             raise ProtocolError(
                 ProtocolErrorCode.BAD_PAYLOAD_CHECKSUM,
                 f"the payload of a {self._type.name} frame fails its checksum",
             )
         self._consumed, self._need = self._need, 0
-        return Frame(self._version, self._type, payload, checksum)
+        return Frame(self._version, self._type, payload.toreadonly(), checksum)
 
     def _header(self) -> tuple[WireVersion, MessageType, int]:
         """Return version, type and payload length of the header that begins here."""

@@ -1,0 +1,45 @@
+"""Whole replies in one call; that they decode as row by row is asserted in ``test_payload``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from draftwire.exact.counts import TICKETS, Counts
+from draftwire.kernels.packed import _crc32c, write_packed
+from draftwire.kernels.rows import QRow
+from draftwire.wire.checksum import crc32c
+
+V = 11
+HALVES = QRow.of_counts(Counts(V, TICKETS, (2, 4), (TICKETS // 2, TICKETS // 2)), dense=False)
+POINT = QRow.of_counts(Counts(V, TICKETS, (7,), (TICKETS,)), dense=False)
+
+
+def test_the_checksum_of_words_is_that_of_their_bytes() -> None:
+    source = np.random.default_rng(5)
+    for count in range(130):
+        words = source.integers(-(2**31), 2**31, count).astype(np.int32)
+        assert _crc32c(words) == crc32c(words.tobytes())
+    for bit in range(32):
+        word = np.array([1 << bit], np.uint32).view(np.int32)
+        assert _crc32c(word) == crc32c(word.tobytes())
+
+
+def test_what_is_not_right_in_every_row_is_left_to_the_way_row_by_row() -> None:
+    assert write_packed([HALVES, POINT], [4, 7], 9, 2) is not None
+    dense = QRow.of_counts(HALVES.exact(), dense=True)
+    wider = QRow(V + 1, POINT.ids, POINT.counts)
+    short = QRow(V, POINT.ids, POINT.counts - np.int32(1))
+    for rows, tokens, first, support in (
+        ([], [], 9, 2),
+        ([HALVES], [4, 7], 9, 2),
+        ([HALVES, POINT], [4], 9, 2),
+        ([HALVES, POINT], [4, 6], 9, 2),
+        ([HALVES, POINT], [-1, 7], 9, 2),
+        ([HALVES, POINT], [4, V], 9, 2),
+        ([HALVES, POINT], [4, 7], 9, 1),
+        ([HALVES, POINT], [4, 7], 2**31 - 2, 2),
+        ([HALVES, dense], [4, 4], 9, 2),
+        ([HALVES, wider], [4, 7], 9, 2),
+        ([HALVES, short], [4, 7], 9, 2),
+    ):
+        assert write_packed(rows, tokens, first, support) is None
