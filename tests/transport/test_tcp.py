@@ -166,3 +166,25 @@ def test_nothing_to_accept_is_none() -> None:
     listener = listen("127.0.0.1", 0)
     assert accept(listener) is None
     listener.close()
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70, "\N{SNOWMAN}" * 70])
+def test_a_name_that_no_host_can_have_is_an_address_that_cannot_be_reached(host: str) -> None:
+    with pytest.raises(TransportError, match="no name that a host can have"):
+        TcpChannel.connect(Address(host, 9), soon(0.2))
+    with pytest.raises(TransportError, match="no name that a host can have"):
+        listen(host, 0, guarded=True)
+
+
+@pytest.mark.parametrize("seconds", [1e10, 1e300])
+def test_a_deadline_beyond_the_systems_clock_is_only_far_away(seconds: float) -> None:
+    far = time.monotonic() + seconds
+    listener = listen("127.0.0.1", 0)
+    channel = TcpChannel.connect(bound_address(listener), far)
+    channel.send([b"x"], far)
+    peer = accept(listener)
+    assert peer is not None
+    peer.sendall(b"y")
+    assert channel.receive_into(memoryview(bytearray(1)), far) == 1
+    for each in (channel, peer, listener):
+        each.close()

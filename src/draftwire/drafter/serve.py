@@ -16,7 +16,7 @@ from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
 from draftwire.transport.stream import READ, WRITE, PlainStream, Stream
-from draftwire.transport.tcp import Address, accept, bound_address, listen
+from draftwire.transport.tcp import Address, accept, bound_address, listen, seconds_until
 from draftwire.transport.tls import Tls, TlsFiles, tls_reason
 
 DRAIN_SECONDS: Final = 1.0
@@ -125,7 +125,7 @@ class DrafterServer(Generic[Context]):
         if not self._half_open and not self._paused:
             return None
         times = [peer.deadline for peer in self._half_open] + [p.resumes for p in self._paused]
-        return max(min(times) - time.monotonic(), 0.0)
+        return max(seconds_until(min(times)), 0.0)
 
     def _overdue(self, now: float) -> list[_Peer[Context]]:
         """Drop who has not agreed in time; return those that may be read from again."""

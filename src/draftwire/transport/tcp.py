@@ -17,6 +17,7 @@ from draftwire.transport.channel import Part
 from draftwire.transport.queue import PARTS_A_CALL, OutQueue, joined, size_of
 
 BACKLOG: Final = 64
+LONGEST_WAIT: Final = 86_400.0  # seconds; a call to the system waits no longer than that
 
 
 class Address(NamedTuple):
@@ -68,9 +69,9 @@ class TcpChannel:
     def connect(cls, address: Address, deadline: float) -> TcpChannel:
         """Connect; raises TransportError that names the address, TimeoutError included."""
         try:
-            left = max(deadline - time.monotonic(), 0.001)
+            left = max(seconds_until(deadline), 0.001)
             return cls(socket.create_connection(address, timeout=left))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
             raise TransportError(
                 f"no drafter can be reached at {address} ({_reason(error)}): start one there with"
                 " draftwire serve, or correct the address"
@@ -117,10 +118,18 @@ class TcpChannel:
         return self._socket
 
     def _until(self, deadline: float) -> None:
-        left = deadline - time.monotonic()
+        left = seconds_until(deadline)
         if left <= 0:
             raise TimeoutError("the deadline has passed")
         self._socket.settimeout(left)
+
+
+def seconds_until(deadline: float) -> float:
+    """Return what a socket may be told to wait: the seconds left, a day at most.
+
+    More than the system's clock types hold would be an OverflowError of the socket call.
+    """
+    return min(deadline - time.monotonic(), LONGEST_WAIT)
 
 
 def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
@@ -140,7 +149,7 @@ def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise TransportError(f"cannot listen on {host}: {_reason(error)}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -175,5 +184,7 @@ def bound_address(listener: socket.socket) -> Address:
     return Address(str(name[0]), int(name[1]))
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return "no name that a host can have"
     return (error.strerror or str(error) or type(error).__name__).lower()

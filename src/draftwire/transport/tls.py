@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import socket
 import ssl
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from draftwire.transport.channel import Part
 from draftwire.transport.keys import read_private
 from draftwire.transport.queue import OutQueue, joined
 from draftwire.transport.stream import READ, WRITE
-from draftwire.transport.tcp import Address, TcpChannel
+from draftwire.transport.tcp import Address, TcpChannel, seconds_until
 
 FINGERPRINT_BYTES: Final = 32
 _NO_TLS: Final = bytes.fromhex("15030300020246")  # alert record: fatal, protocol_version
@@ -85,7 +84,7 @@ class Tls:
             plain.close()
             raise TransportError(f"no TLS with {address}: {tls_reason(error)}") from error
         try:
-            wrapped.settimeout(max(deadline - time.monotonic(), 0.001))
+            wrapped.settimeout(max(seconds_until(deadline), 0.001))
             wrapped.do_handshake()
             self.check_peer(wrapped)
             return TlsChannel(wrapped)
