@@ -11,7 +11,15 @@ import triton.language as tl
 
 from draftwire.exact import quantise as exact
 from draftwire.kernels.triton_select import chosen
-from draftwire.kernels.triton_tiles import earlier_of, exp64, key_of, row_state, spread_of, tile
+from draftwire.kernels.triton_tiles import (
+    earlier_of,
+    exp64,
+    key_of,
+    row_state,
+    spread_of,
+    tile,
+    widened,
+)
 
 _CUTOFF = tl.constexpr(exact.CUTOFF)
 _TICKET_BITS = tl.constexpr(24)
@@ -43,7 +51,7 @@ def weigh_kernel(
     row, col, mask = tile(N, V, ROWS, BLOCK)
     largest, status = row_state(tops, lows, row, N, NB, ROWS, NBP)
     at = row[:, None] * V + col[None, :]
-    z = tl.load(logits + at, mask=mask, other=0.0).to(tl.float64)
+    z = widened(tl.load(logits + at, mask=mask, other=0.0)).to(tl.float64)
     # 1 / T comes as the pattern of a binary64 number: a float argument would be binary32.
     inverse = inverse_bits.to(tl.int64).to(tl.float64, bitcast=True)
     scaled = (z - largest[:, None]) * inverse
@@ -63,7 +71,7 @@ def order_kernel(logits, weights, keys, N, V, ROWS: tl.constexpr, BLOCK: tl.cons
     """Keys in the order of the logits, -0.0 equal to +0.0, in 1..2^32; 0 where the weight is."""
     row, col, mask = tile(N, V, ROWS, BLOCK)
     at = row[:, None] * V + col[None, :]
-    key = key_of(tl.load(logits + at, mask=mask, other=0.0).to(tl.float32)).to(tl.int64)
+    key = key_of(widened(tl.load(logits + at, mask=mask, other=0.0))).to(tl.int64)
     key = tl.where(key == -1, 0, key) + 0x80000001
     weight = tl.load(weights + at, mask=mask, other=0)
     tl.store(keys + at, tl.where(weight > 0, key, 0), mask=mask)
@@ -241,7 +249,8 @@ def first_largest_kernel(
     """The lowest id with the row's largest logit in each block, V where there is none (A2)."""
     row, col, mask = tile(N, V, ROWS, BLOCK)
     largest, status = row_state(tops, lows, row, N, NB, ROWS, NBP)
-    z = tl.load(logits + row[:, None] * V + col[None, :], mask=mask, other=0.0).to(tl.float64)
+    z = widened(tl.load(logits + row[:, None] * V + col[None, :], mask=mask, other=0.0))
+    z = z.to(tl.float64)
     best = mask & (z == largest[:, None]) & (status == 0)[:, None]
     first = tl.min(tl.where(best, col[None, :], V), axis=1)
     tl.store(firsts + row * NB + tl.program_id(1), first, mask=row < N)

@@ -146,6 +146,14 @@ def exp64(d):
 
 
 @triton.jit
+def widened(z):
+    """Logits as binary32; bfloat16 by its pattern: exact below 2^-126 too."""
+    if z.dtype == tl.bfloat16:
+        z = (z.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    return z
+
+
+@triton.jit
 def key_of(z):
     """The pattern of binary32 logits as an integer in the order of the numbers."""
     bits = z.to(tl.int32, bitcast=True)
@@ -157,7 +165,7 @@ def extremes_kernel(logits, tops, lows, N, V, NB, ROWS: tl.constexpr, BLOCK: tl.
     """Largest and least key of each block of logits."""
     row, col, mask = tile(N, V, ROWS, BLOCK)
     z = tl.load(logits + row[:, None] * V + col[None, :], mask=mask, other=float("-inf"))
-    key = key_of(z.to(tl.float32))
+    key = key_of(widened(z))
     at = row * NB + tl.program_id(1)
     tl.store(tops + at, tl.max(key, axis=1), mask=row < N)
     tl.store(lows + at, tl.min(key, axis=1), mask=row < N)

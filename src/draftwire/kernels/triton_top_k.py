@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from draftwire.kernels.triton_tiles import key_of
+from draftwire.kernels.triton_tiles import key_of, widened
 
 _LAST_ID = tl.constexpr((1 << 24) - 1)
 
@@ -21,7 +21,7 @@ def top_k_kernel(logits, ids, out, out_ids, N, W, k, ROWS: tl.constexpr, SPREAD:
     col = tl.arange(0, SPREAD)
     mask = (row < N)[:, None] & (col < W)[None, :]
     at = row[:, None] * W + col[None, :]
-    z = tl.load(logits + at, mask=mask, other=float("-inf")).to(tl.float32)
+    z = widened(tl.load(logits + at, mask=mask, other=float("-inf")))
     token = tl.load(ids + at, mask=mask, other=-1)
     order = key_of(z).to(tl.int64)
     order = tl.where(order == -1, 0, order) + 0x80000001

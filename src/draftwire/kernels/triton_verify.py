@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from draftwire.kernels.backend import P_CUTOFF
-from draftwire.kernels.triton_tiles import exp64, row_state, spread_of, tile
+from draftwire.kernels.triton_tiles import exp64, row_state, spread_of, tile, widened
 
 _P_CUTOFF = tl.constexpr(P_CUTOFF)
 _TICKETS = tl.constexpr(2.0**24)
@@ -49,7 +49,7 @@ def mass_kernel(
     row, col, mask = tile(N, V, ROWS, BLOCK)
     largest, _ = row_state(tops, lows, row, N, NB, ROWS, NBP)
     at = row[:, None] * V + col[None, :]
-    z = tl.load(logits + at, mask=mask, other=float("-inf")).to(tl.float64)
+    z = widened(tl.load(logits + at, mask=mask, other=float("-inf"))).to(tl.float64)
     mass = tl.sum(weights_of(z, largest[:, None]), axis=1)
     tl.store(masses + row * NB + tl.program_id(1), mass, mask=row < N)
 
@@ -169,7 +169,8 @@ def judge_kernel(
         tickets = lookup(counts, ids, request * K + k, token, here, S, SPARSE, ROWS, SP)
         wrong = tl.where(here, tl.where(tickets == 0, _ZERO_Q, 0), _OUT_OF_RANGE)
         fault = tl.where((fault == 0) & live, wrong, fault)
-        z = tl.load(logits + row * V + token, mask=here, other=float("-inf")).to(tl.float64)
+        z = widened(tl.load(logits + row * V + token, mask=here, other=float("-inf")))
+        z = z.to(tl.float64)
         weight = weights_of(z, largest)
         threshold = weight * _TICKETS_SPAN / (tl.maximum(tickets, 1).to(tl.float64) * mass)
         margin = threshold * bound
@@ -217,7 +218,8 @@ def spread_q_kernel(counts, ids, keeps, dense, S, V, N, ROWS: tl.constexpr, SP: 
 @triton.jit
 def _residual(logits, counts, row, keep, largest, scale, col, mask, V):
     """max(p - q, 0) in tickets in one tile; q is zero where keep is negative (A19)."""
-    z = tl.load(logits + row[:, None] * V + col, mask=mask, other=float("-inf")).to(tl.float64)
+    z = widened(tl.load(logits + row[:, None] * V + col, mask=mask, other=float("-inf")))
+    z = z.to(tl.float64)
     tickets = weights_of(z, largest[:, None]) * scale[:, None]
     own = mask & (keep >= 0)[:, None]
     count = tl.load(counts + keep[:, None] * V + col, mask=own, other=0)
