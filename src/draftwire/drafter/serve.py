@@ -284,9 +284,9 @@ def serve(
     key = security.secret if isinstance(security, PresharedKey) else b""
     tls = Tls(security, server=True) if isinstance(security, TlsFiles) else None
     program = DrafterProgram(engine, config, key=key)
+    program.warm_up()
     listener = listen(host, port, guarded=security is not None)
     with DrafterServer(program, listener, tls) as server:
-        program.warm_up()
         restore = _take_signals(server)
         try:
             if ready is not None:
