@@ -52,6 +52,7 @@ REFUSED = [
     (("--seed", "-1"), "--seed"),
     (("--seed", str(1 << 128)), "--seed"),
     (("--max-tokens", "0"), "--max-tokens"),
+    (("--threads", str(1 << 40)), "--threads"),
     (("--stop", ""), "not empty"),
     (("--file", "also.txt"), "keep one of them"),
     (("--frobnicate",), "--frobnicate"),
@@ -80,10 +81,26 @@ def test_the_prompt_comes_from_one_named_source(
 ) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text("from a file: ü\n", encoding="utf-8")
-    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
+    monkeypatch.setattr("sys.stdin", piped(b"from a pipe"))
     for arguments in (("--prompt", "as said"), ("--file", str(file)), ()):
         assert cli("generate", *arguments).code == ExitCode.OK
     assert [options.prompt for options in asked] == ["as said", "from a file: ü\n", "from a pipe"]
+
+
+def piped(raw: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(raw), encoding="ascii")
+
+
+def test_a_prompt_is_taken_to_the_letter_whatever_the_locale(
+    cli: Cli, asked: list[GenerateOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = "é\r\nü\n".encode()
+    file = tmp_path / "prompt.txt"
+    file.write_bytes(raw)
+    monkeypatch.setattr("sys.stdin", piped(raw))
+    for arguments in (("--file", str(file)), ()):
+        assert cli("generate", *arguments).code == ExitCode.OK
+    assert [options.prompt for options in asked] == [raw.decode()] * 2
 
 
 class Terminal(io.StringIO):
@@ -95,7 +112,11 @@ class Terminal(io.StringIO):
     ("arguments", "stdin", "says"),
     [
         ((), Terminal(), "no prompt: add --prompt"),
-        ((), io.StringIO(""), "standard input is empty"),
+        ((), piped(b""), "standard input is empty"),
+        ((), piped(b"\xff\xfe\x00"), "standard input is not UTF-8"),
+        ((), None, "no prompt: add --prompt"),
+        (("--prompt", "caf\udce9"), None, "not UTF-8"),
+        (("--prompt", "x", "--stop", "\udcff"), None, "not UTF-8"),
         (("--prompt", ""), Terminal(), "--prompt is empty"),
         (("--file", "/does/not/exist"), Terminal(), "No such file"),
         (("--file", "/"), Terminal(), "Is a directory"),

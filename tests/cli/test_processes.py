@@ -151,6 +151,15 @@ def test_serve_ends_cleanly_when_told(pair: Pair) -> None:
         assert process.returncode == ExitCode.OK and "Traceback" not in err
 
 
+def test_a_child_that_fails_while_its_standard_input_is_open_says_so_with_its_code() -> None:
+    arguments = ("serve", "--model", "/nowhere", "--port", "0", "--until-stdin-closes")
+    with started(*arguments, stdin=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        err = process.stderr.read()  # its end; standard input is still open then
+        assert process.wait(20) == ExitCode.CONFIGURATION
+    assert "/nowhere is not a folder" in err and "Fatal" not in err
+
+
 def test_a_port_in_use_is_one_clear_error(cli: Cli, pair: Pair) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = str(listener.getsockname()[1])

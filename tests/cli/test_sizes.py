@@ -138,6 +138,9 @@ def test_each_limit_is_held_against_the_wish_at_its_edge(
         ("--link-gbps", "inf"),
         ("--link-gbps", "nan"),
         ("--link-gbps", "fast"),
+        ("--link-gbps", "1e-320"),  # times of infinity, which JSON has not
+        ("--batch", str(10**400)),
+        ("--slots", str(1 << 31)),
         ("--layout", "sparse:0"),
         ("--layout", "sparse"),
         ("--layout", "dense:3"),

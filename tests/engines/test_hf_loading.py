@@ -38,6 +38,12 @@ def test_both_embedded_models_load() -> None:
         assert loaded.model.config.vocab_size == len(loaded.tokenizer.get_vocab())
 
 
+@pytest.mark.parametrize("device", ["nope", "meta", "cuda:99"])
+def test_a_device_that_is_not_there(folder: Path, device: str) -> None:
+    with pytest.raises(ModelError, match="cpu always works"):
+        load_folder(folder, device=device)
+
+
 def test_an_unknown_embedded_model_is_refused() -> None:
     with pytest.raises(ModelError, match="there are target and drafter"):
         embedded_folder("other")

@@ -13,7 +13,7 @@ from draftwire.cli.models import Target
 from draftwire.cli.options import LayoutChoice
 from draftwire.cli.process import drafter_process
 from draftwire.verifier.generate import generate
-from draftwire.verifier.sampling import Sampling
+from draftwire.verifier.sampling import SEED_LIMIT, Sampling
 from draftwire.wire.messages import ProposalPolicy
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def compare(
         _run(pair, way, prompt, short, policy)
         done()
     for turn in range(repeats):
-        seeded = replace(sampling, seed=(sampling.seed or 0) + turn)
+        seeded = replace(sampling, seed=((sampling.seed or 0) + turn) % SEED_LIMIT)
         for way in pair.drafters:
             reports[way].append(_run(pair, way, prompt, seeded, policy))
             done()

@@ -12,10 +12,13 @@ from draftwire.cli.options import (
     DEFAULT_DEPTH,
     DEFAULT_SUPPORT,
     DEPTH,
+    LARGEST_SEED,
+    MAX_THREADS,
     POSITIVE,
     LayoutChoice,
     LayoutType,
     Number,
+    Text,
     given,
     model_folder,
 )
@@ -57,7 +60,7 @@ Examples:
 )
 @model_folder("--target", help="Target folder.  [default: the embedded target]")
 @model_folder("--drafter", help="Drafter folder.  [default: the embedded drafter]")
-@click.option("--prompt", metavar="TEXT", default=PROMPT, help="The prompt.  [default: some code]")
+@click.option("--prompt", type=Text(), default=PROMPT, help="The prompt.  [default: some code]")
 @click.option(
     "--temperature",
     type=Number(MIN_TEMPERATURE, 2.0**14),
@@ -66,7 +69,7 @@ Examples:
     help="Of target and drafter.",
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="First seed."
+    "--seed", type=click.IntRange(0, LARGEST_SEED), default=1, show_default=True, help="First seed."
 )
 @click.option("--max-tokens", type=POSITIVE, default=96, show_default=True, help="Longest text.")
 @click.option(
@@ -88,7 +91,11 @@ Examples:
     help="Measured turns of the three ways.",
 )
 @click.option(
-    "--threads", type=POSITIVE, default=1, show_default=True, help="CPU threads a process."
+    "--threads",
+    type=click.IntRange(1, MAX_THREADS),
+    default=1,
+    show_default=True,
+    help="CPU threads a process.",
 )
 @click.option("--quick", is_flag=True, help="A short text and one measured turn.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the show.")

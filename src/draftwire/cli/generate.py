@@ -14,15 +14,19 @@ from draftwire.cli.options import (
     DEFAULT_DEPTH,
     DEFAULT_SUPPORT,
     DEPTH,
+    LARGEST_SEED,
+    MAX_THREADS,
     POSITIVE,
     AddressType,
     LayoutChoice,
     LayoutType,
     Number,
+    Text,
     WireType,
     flag,
     given,
     model_folder,
+    utf8,
 )
 from draftwire.cli.security import SECURITY, security_options, take_security
 from draftwire.transport.tcp import Address
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
 
 DRAFTING = ("depth", "layout", "wire", "deadline_ms", "draft_temperature", "no_audit", *SECURITY)
 TRUNCATION = ("top_p", "top_k", "min_p")
-LARGEST_SEED = (1 << 128) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +101,14 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
     """Return the prompt from the one source that was named, or from a piped standard input."""
     if prompt is not None and file is not None:
         raise click.UsageError("--prompt and --file both name a prompt: keep one of them")
-    if prompt is None and file is None and sys.stdin.isatty():
+    if prompt is None and file is None and (sys.stdin is None or sys.stdin.isatty()):
         raise click.UsageError('no prompt: add --prompt "TEXT" or --file PATH, or pipe one in')
     if prompt is not None:
         text, source = prompt, "--prompt"
     elif file is not None:
         text, source = _read_file(file), str(file)
     else:
-        text, source = sys.stdin.read(), "standard input"
+        text, source = utf8(sys.stdin.buffer.read(), "standard input"), "standard input"
     if not text:
         raise click.UsageError(
             f"the prompt from {source} is empty: it needs at least one character"
@@ -115,11 +118,9 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
 
 def _read_file(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return utf8(file.read_bytes(), f"--file {file}")
     except OSError as error:
         raise click.UsageError(f"--file {file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"--file {file} is not UTF-8 text") from error
 
 
 def default_draft_temperature(temperature: float) -> float:
@@ -142,7 +143,7 @@ The drafter away or another program: the run is target-only and says so; its law
 @click.option(
     "--drafter", type=AddressType(), help="Where `draftwire serve` listens; none: target-only."
 )
-@click.option("--prompt", metavar="TEXT", help="The prompt.")
+@click.option("--prompt", type=Text(), help="The prompt.")
 @click.option(
     "--file", type=click.Path(path_type=Path), metavar="PATH", help="A file with the prompt."
 )
@@ -166,9 +167,7 @@ The drafter away or another program: the run is target-only and says so; its law
     help="Makes the text repeatable.  [default: fresh random bits]",
 )
 @click.option("--max-tokens", type=POSITIVE, default=128, show_default=True, help="Longest text.")
-@click.option(
-    "--stop", multiple=True, metavar="TEXT", help="End before this string; may be repeated."
-)
+@click.option("--stop", type=Text(), multiple=True, help="End before this string; may be repeated.")
 @click.option(
     "--depth", type=DEPTH, default=DEFAULT_DEPTH, show_default=True, help="K, tokens of a proposal."
 )
@@ -206,7 +205,7 @@ The drafter away or another program: the run is target-only and says so; its law
 )
 @click.option(
     "--threads",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MAX_THREADS),
     default=0,
     show_default=True,
     help="CPU threads of the model; 0 leaves it to torch.",

@@ -17,6 +17,8 @@ from draftwire.wire.registry import MAX_DEPTH, MAX_VOCABULARY, Layout, LayoutSet
 DEFAULT_PORT = 7711
 DEFAULT_DEPTH = 5
 DEFAULT_SUPPORT = 32
+LARGEST_SEED = (1 << 128) - 1
+MAX_THREADS = 1024  # torch reserves memory for each
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -143,8 +145,23 @@ class Number(click.ParamType[float]):
         return number
 
 
+class Text(click.ParamType[str]):
+    """Text that a tokenizer and a peer can be given: what was typed had to be UTF-8."""
+
+    name = "TEXT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse what the system could not decode and has passed on as lone surrogates."""
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            self.fail("what was given is not UTF-8 text", param, ctx)
+        return str(value)
+
+
 DEPTH = click.IntRange(1, MAX_DEPTH)
 POSITIVE = click.IntRange(min=1)
+COUNT = click.IntRange(1, (1 << 31) - 1)
 
 
 def model_folder(name: str, **attributes: Any) -> Callable[[Command], Command]:
@@ -152,6 +169,14 @@ def model_folder(name: str, **attributes: Any) -> Callable[[Command], Command]:
     return click.option(
         name, type=click.Path(path_type=Path, file_okay=True), metavar="FOLDER", **attributes
     )
+
+
+def utf8(raw: bytes, source: str) -> str:
+    """Return the text of bytes, to the letter; click.UsageError names the source if it is none."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{source} is not UTF-8 text") from error
 
 
 def given(ctx: click.Context, name: str) -> bool:

@@ -11,6 +11,7 @@ import click
 from draftwire.cli.options import (
     DEFAULT_PORT,
     DEPTH,
+    MAX_THREADS,
     LayoutSetType,
     WireType,
     given,
@@ -101,7 +102,7 @@ Examples:
 )
 @click.option(
     "--threads",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MAX_THREADS),
     default=0,
     show_default=True,
     help="CPU threads of the model; 0 leaves it to torch.",

@@ -53,6 +53,7 @@ def _say_ready(address: Address) -> None:
 
 def _follow_stdin() -> None:
     """Wait for the end of standard input, then ask this process to end as SIGTERM does."""
-    while sys.stdin.buffer.read(4096):
+    # Not sys.stdin: a thread inside its lock when the interpreter ends would abort the process.
+    while os.read(0, 4096):
         continue
     os.kill(os.getpid(), signal.SIGTERM)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 import click
 
 from draftwire.cli.options import (
+    COUNT,
     DEFAULT_DEPTH,
     DEPTH,
     POSITIVE,
@@ -146,17 +147,17 @@ Examples:
 @click.option(
     "--depth", type=DEPTH, default=DEFAULT_DEPTH, show_default=True, help="K, tokens of a proposal."
 )
-@click.option("--batch", type=POSITIVE, default=4, show_default=True, help="Requests at once.")
+@click.option("--batch", type=COUNT, default=4, show_default=True, help="Requests at once.")
 @click.option(
     "--slots",
-    type=POSITIVE,
+    type=COUNT,
     default=2,
     show_default=True,
     help="Proposals of each request in flight.",
 )
 @click.option(
     "--link-gbps",
-    type=Number(0, above=True),
+    type=Number(1e-6, 1e6),
     default=40.0,
     show_default=True,
     help="Nominal rate of the link, 10^9 bits a second.",

@@ -53,7 +53,7 @@ def load_folder(folder: str | Path, *, device: str = "cpu", dtype: Any = None) -
         )
         _require_complete(path, info)
         tokenizer = _attempt(path, "tokenizer", AutoTokenizer.from_pretrained)
-    model = model.to(device).eval()
+    model = _placed(model, device).eval()
     require_usable(model)
     return LoadedModel(model=model, tokenizer=tokenizer, folder=path)
 
@@ -127,6 +127,21 @@ def _attempt(path: Path, what: str, load: Any, **options: Any) -> Any:
         raise ModelError(
             f"cannot load the {what} in {path}: {reason[0] if reason else type(error).__name__}"
         ) from error
+
+
+def _placed(model: Any, device: str) -> Any:
+    """Put the model on a device; whatever torch says of one that is not there is a ModelError."""
+    try:
+        placed = model.to(device)
+    except Exception as error:  # RuntimeError, AssertionError, NotImplementedError: as it pleases
+        reason = str(error).strip().splitlines()
+        raise ModelError(
+            f"the model cannot be put on device {device!r}"
+            f" ({reason[0] if reason else type(error).__name__}): cpu always works"
+        ) from error
+    if placed.device.type == "meta":
+        raise ModelError("device 'meta' holds no weights: cpu always works")
+    return placed
 
 
 @contextmanager
