@@ -45,6 +45,8 @@ def read_packed(rows: PackedRows, first_position: int, vocab_size: int) -> tuple
     if not _read(words, words.view(np.float32), first_position, vocab_size, ids, counts):
         return None
     used = words[:, 2].tolist()
+    if min(used, default=support) == support:  # nearly always: no row has pads
+        return tuple([QRow(vocab_size, *row) for row in zip(ids, counts, strict=True)])
     return tuple([QRow(vocab_size, ids[i, :n], counts[i, :n]) for i, n in enumerate(used)])
 
 

@@ -202,7 +202,7 @@ class Link:
 
         Views in an event are valid until the next call.
         """
-        while not self.closed:
+        while self.state is not LinkState.CLOSED:
             try:
                 frame = self._reader.filled(count)
                 if frame is None:

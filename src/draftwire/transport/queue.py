@@ -74,11 +74,16 @@ class OutQueue:
 
 def size_of(part: Part) -> int:
     """Return the bytes of a part."""
-    return part.nbytes if isinstance(part, memoryview) else len(part)
+    return len(part) if type(part) is bytes else memoryview(part).nbytes
 
 
 def joined(parts: Sequence[Part]) -> Sequence[Part]:
     """Return the parts of small messages as one, those of large ones as they are."""
-    if len(parts) > 1 and sum(map(size_of, parts)) <= JOIN_BELOW:
-        return (b"".join(parts),)
-    return parts
+    if len(parts) < 2:
+        return parts
+    size = 0
+    for part in parts:
+        size += size_of(part)
+        if size > JOIN_BELOW:
+            return parts
+    return (b"".join(parts),)

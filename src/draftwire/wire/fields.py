@@ -58,7 +58,9 @@ class FieldTable:
         """Return a message's record, reserved fields zero; ValueError if a value does not fit."""
         *row, _ = self._values(message)
         for at, name, kind, size in self._sized:
-            row[at] = _sized_bytes(name, kind, size, row[at])
+            value = row[at]
+            if kind == "text" or type(value) is not bytes or len(value) != size:
+                row[at] = _sized_bytes(name, kind, size, value)
         try:
             return self._packer.pack(*row)
         except (struct.error, OverflowError) as error:
