@@ -6,6 +6,7 @@ multiple of one; two or four words then stand for all 2^24, and the law is exact
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import product
@@ -273,3 +274,22 @@ def test_a_loss_that_depends_on_the_draft_is_a_selection() -> None:
 
         law = law_of(run, 2)
     assert law == {0: Fraction(1, 4), 1: Fraction(3, 4)}
+
+
+@pytest.mark.parametrize("policy", [dense(2), sparse(2, 2)])
+def test_e49_a_draft_model_that_has_no_row_after_some_token_keeps_the_law(
+    policy: ProposalPolicy,
+) -> None:
+    """q = p = (1/2, 1/2), and NaN after every 0: were the round declined, 0 would come with 1/4."""
+    nan = (math.nan, math.nan)
+    target = ToyTarget(lambda context: (2, 2), 2)
+    engine = ToyDrafter(lambda context: nan if context[1:] and context[-1] == 0 else (2, 2), 2)
+    shared = Shared()
+    with drafting("colocated", engine, target, source=shared, audit=False) as client:
+
+        def attach(tree: WordTree) -> DraftClient:
+            shared.tree = tree
+            return client
+
+        law = enumerated(attach, target, (1,), policy, 3, 2)
+    assert law == {text: Fraction(1, 8) for text in product((0, 1), repeat=3)}

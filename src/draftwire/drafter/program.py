@@ -315,7 +315,9 @@ class DrafterProgram(Generic[Context]):
         if context is None:
             context = connection.contexts[task.session] = self.engine.open()
         tokens = task.tokens
-        if context.length < task.keep:  # it was made again after the engine failed
+        # Shorter where it was made again after the engine failed, or where drafts were not the
+        # model's; what it holds is the beginning of what is kept all the same.
+        if context.length < task.keep:
             assert connection.roster is not None
             tokens = connection.roster[task.session].tokens[context.length :]
         else:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias
 
+import numpy as np
+
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import Address, Domain, ProposalWords, WordSource
@@ -14,11 +16,13 @@ from draftwire.kernels.rows import QRow
 from draftwire.kernels.words import first_words
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Status
+from draftwire.wire.values import quickly_made
 
 ProposalSource: TypeAlias = Callable[[int], WordSource]
 """From a proposal key to the words drawn under it; :class:`ProposalWords` but in tests."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class DraftJob(Generic[Context]):
     """One session's part of a batch.
@@ -64,8 +68,9 @@ def propose(
 
     jobs: of different contexts. Each row is rounded to counts once, the token is drawn from those
     counts (A16), and those counts are what is returned. The last token of a proposal is drawn but
-    not fed. A row that the arithmetic refuses ends its own job alone, with
-    ``Status.REFUSED_ARITHMETIC``. Raises only what ``engine.extend`` raises.
+    not fed. A first row that the arithmetic refuses ends its own job alone, with
+    ``Status.REFUSED_ARITHMETIC``; after a later one the proposal goes on with a q of its own (P11).
+    Raises only what ``engine.extend`` raises.
     """
     drafts: list[Draft | Status] = [Draft() for _ in jobs]
     words = [_words(job, source) for job in jobs]
@@ -82,7 +87,7 @@ def propose(
             try:
                 counts = cpu.quantise(logits[row], job.policy)
             except ArithmeticRefusalError:
-                drafts[index] = Status.REFUSED_ARITHMETIC
+                drafts[index] = _without_model(draft, job, logits.shape[1], words[index])
                 continue
             token = cpu.draw(counts, words[index][len(draft.tokens)])
             draft.tokens.append(token)
@@ -91,6 +96,26 @@ def propose(
                 remaining[index] = (token,)
         feeds = remaining
     return drafts
+
+
+def _without_model(
+    draft: Draft, job: DraftJob[Context], vocab_size: int, words: Sequence[int]
+) -> Draft | Status:
+    """Return what becomes of a job whose next row the arithmetic refuses.
+
+    Before the first draw it is declined. After one the refusal may follow from what was drawn, and
+    to decline then would choose between texts (law 4); so every row that is left has all its
+    tickets on id 0, which is a q that depends on the prefix alone like any other.
+    """
+    if not draft.tokens:
+        return Status.REFUSED_ARITHMETIC
+    point = np.full(vocab_size, -np.inf, dtype=np.float32)
+    point[0] = 0.0
+    counts = cpu.quantise(point, job.policy)
+    for word in words[len(draft.tokens) : job.policy.depth]:
+        draft.tokens.append(cpu.draw(counts, word))
+        draft.rows.append(counts)
+    return draft
 
 
 def _words(job: DraftJob[Context], source: ProposalSource) -> Sequence[int]:
