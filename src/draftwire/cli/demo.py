@@ -24,12 +24,10 @@ from draftwire.cli.options import (
 )
 from draftwire.wire.registry import MIN_TEMPERATURE
 
-PROMPT = '''import os
-
-
-def list_files(folder):
-    """Return the names of the files in a folder."""
-'''
+# It stops in the middle of a line: after a finished docstring the pair likes to end the document.
+PROMPT = '''def read_lines(path):
+    """Return the lines of a file."""
+    with open(path'''
 QUICK_TOKENS, QUICK_REPEATS = 24, 1
 
 
