@@ -17,19 +17,24 @@ from draftwire.errors import (
     ConfigurationError,
     DrafterUnavailableError,
     ProtocolError,
+    ProtocolErrorCode,
     RemoteError,
     TransportError,
 )
 from draftwire.kernels.prepare import prepare
 from draftwire.session.asking import AskingSession
-from draftwire.session.link import AgreedEvent, Closed, Event, Link
+from draftwire.session.link import AgreedEvent, Alive, Closed, Event, Link
 from draftwire.session.proposal import Dropped, Parts, Proposal, Received
 from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel
 from draftwire.transport.queue import size_of
+from draftwire.verifier.breaker import Breaker
+from draftwire.verifier.counters import ClientCounters
 from draftwire.verifier.drafting import Drafted
+from draftwire.verifier.journal import ClientJournal
 from draftwire.verifier.pacing import ConnectPacing
 from draftwire.verifier.request import ClientRequest
+from draftwire.verifier.totals import Totals
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import Complete, ErrorMessage, Hello, ProposalPolicy, Reply
 from draftwire.wire.registry import HEADER_BYTES, NONCE_BYTES, TRAILER_BYTES
@@ -49,7 +54,8 @@ class DraftClient:
     dial: opens a channel, given the time it may take until; raises TransportError. deadline: for a
     round, in seconds, finite and positive. connect_timeout: for connecting and for HELLO. audit:
     recompute every draw (A22). clock: seconds, monotonic. key: what both sides prove that they
-    hold (P20); none = no handshake. entropy: makes its nonces. Raises ConfigurationError.
+    hold (P20); none = no handshake. entropy: makes its nonces. breaker: pauses drafting that does
+    not pay; None = never. name: of the drafter, in logs. Raises ConfigurationError.
     """
 
     def __init__(
@@ -63,17 +69,22 @@ class DraftClient:
         clock: Callable[[], float] = time.monotonic,
         key: bytes = b"",
         entropy: Callable[[int], bytes] = os.urandom,
+        breaker: Breaker | None = None,
+        name: str = "the drafter",
     ) -> None:
         """Check the times and compile the arithmetic; nothing is dialled yet."""
-        for name, value in (("deadline", deadline), ("connect_timeout", connect_timeout)):
+        for limit, value in (("deadline", deadline), ("connect_timeout", connect_timeout)):
             if not (math.isfinite(value) and value > 0):
-                raise ConfigurationError(f"{name} must be finite and above 0 seconds, not {value}")
+                raise ConfigurationError(f"{limit} must be finite and above 0 seconds, not {value}")
         prepare()
         self.deadline = deadline
         self.connect_timeout = connect_timeout
         self.audit = audit
         self.clock = clock
-        self.strays = 0  # messages for sessions that are over
+        self.breaker = breaker
+        self.counters = ClientCounters()
+        self.totals = Totals()
+        self._journal = ClientJournal(name)
         self._dial = dial
         self._hello = hello
         self._key = key
@@ -83,6 +94,7 @@ class DraftClient:
         self._pacing = ConnectPacing()
         self._requests: dict[int, ClientRequest] = {}
         self._opened = 0
+        self._alive: float | None = None  # seconds of the last PING
         self._waiting: dict[int, ClientRequest] = {}  # the requests whose rounds are in flight
         self._results: dict[int, Proposal | Dropped] = {}  # of those rounds, by session
 
@@ -123,9 +135,34 @@ class DraftClient:
         except BaseException:
             self._disconnect()
             raise
+        self.counters.connections += 1
+        self._journal.found()
         for request in self._requests.values():
             request.connected(agreed)
         return agreed
+
+    def ping(self) -> float:
+        """Return the seconds that one PING takes, connecting first if need be.
+
+        Call it between rounds. Raises as ``connect`` does, and TransportError without an answer
+        within ``deadline``.
+        """
+        self.connect()
+        channel, link = self._channel, self._link
+        assert channel is not None
+        assert link is not None
+        deadline = self.clock() + self.deadline
+        self._alive = None
+        link.ping(int.from_bytes(self._entropy(8), "little"), self.clock())
+        try:
+            channel.send(link.outgoing(), deadline)
+            while self._alive is None and self._link is link:
+                self._receive(channel, link, deadline)
+        except (TimeoutError, ConnectionError) as error:
+            self._lost_connection(DropReason.DISCONNECTED, str(error))
+        if self._alive is None:
+            raise TransportError("the drafter does not answer PING within the deadline")
+        return self._alive
 
     def open(self, prompt: Sequence[int], proposal_key: int) -> ClientRequest:
         """Begin drafting for one request from ``prompt``; nothing is sent yet."""
@@ -141,6 +178,7 @@ class DraftClient:
             audit=self.audit,
             clock=time.perf_counter,
         )
+        asking.drops = self.counters.drops
         request = ClientRequest(self, asking)
         self._requests[asking.session] = request
         return request
@@ -189,6 +227,9 @@ class DraftClient:
         try:
             self.connect(until)
         except (TransportError, ProtocolError, DrafterUnavailableError) as error:
+            self.counters.unreachable += 1
+            self.counters.error(error)
+            self._journal.away(error)
             self._pacing.failed(self.clock())
             return str(error)
         self._pacing.succeeded()
@@ -208,7 +249,9 @@ class DraftClient:
         for request, policy in asked:
             link.send(request.asking.ask(policy, now, deadline))
             step = link.outgoing()
-            request.traffic.sent += sum(map(size_of, step))
+            size = sum(map(size_of, step))
+            request.traffic.sent += size
+            self.counters.sent += size
             parts += step
             self._waiting[request.asking.session] = request
         try:
@@ -227,6 +270,10 @@ class DraftClient:
         results, self._waiting, self._results = self._results, {}, {}
         return [results[request.asking.session] for request, _ in asked]
 
+    def lost_round(self, dropped: Dropped) -> None:
+        """Tell the operator of a proposal that was asked for and is lost."""
+        self._journal.dropped(dropped.reason, dropped.detail)
+
     def farewell(self, request: ClientRequest) -> None:
         """End a request here and tell the drafter, so that it frees what it holds."""
         if self._requests.pop(request.asking.session, None) is None:
@@ -237,7 +284,9 @@ class DraftClient:
         for message in messages:
             self._link.send(message)
         parts = self._link.outgoing()
-        request.traffic.sent += sum(map(size_of, parts))
+        size = sum(map(size_of, parts))
+        request.traffic.sent += size
+        self.counters.sent += size
         try:
             if parts:
                 self._channel.send(parts, self.clock() + FAREWELL_SECONDS)
@@ -285,6 +334,8 @@ class DraftClient:
         if isinstance(event, Closed):
             self._closed_by(event)
             return
+        if isinstance(event, Alive):
+            self._alive = event.seconds
         if not isinstance(event, Received):
             return
         message = event.message
@@ -292,17 +343,26 @@ class DraftClient:
             return
         request = self._requests.get(message.session)
         if request is None:
-            self.strays += 1
+            self.counters.strays += 1
             return
-        request.traffic.received += event.payload_bytes + _FRAME_BYTES
+        size = event.payload_bytes + _FRAME_BYTES
+        request.traffic.received += size
+        self.counters.received += size
         result = request.asking.take(event, now)
         if result is not None and message.session in self._waiting:
             self._results[message.session] = result
 
     def _closed_by(self, event: Closed) -> None:
         """The framing broke, or the peer refused: the rounds are lost, and the connection."""
-        corrupt = not isinstance(event.error, RemoteError)
-        self._give_up(DropReason.CORRUPT if corrupt else DropReason.REFUSED, str(event.error))
+        error = event.error
+        reason = DropReason.CORRUPT
+        if isinstance(error, RemoteError):
+            leaving = error.code is ProtocolErrorCode.SHUTTING_DOWN
+            reason = DropReason.DECLINED_SHUTTING_DOWN if leaving else DropReason.REFUSED
+        self.counters.error(error)
+        self._give_up(reason, str(error))
+        self.counters.lost += 1
+        self._journal.lost(reason, str(error))
         link, channel = self._link, self._channel
         if link is not None and channel is not None:
             self._say_why(channel, link)
@@ -325,6 +385,8 @@ class DraftClient:
 
     def _lost_connection(self, reason: DropReason, detail: str) -> None:
         self._give_up(reason, detail)
+        self.counters.lost += 1
+        self._journal.lost(reason, detail)
         self._disconnect()
 
     def _disconnect(self) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Outcome
+
+if TYPE_CHECKING:
+    from draftwire.verifier.breaker import Breaker
+    from draftwire.verifier.totals import Totals
 
 
 class MissReason(Enum):
@@ -22,6 +26,8 @@ class MissReason(Enum):
     NOT_OFFERED = "not_offered"  # HELLO did not agree to the policy's layout or support
     NO_SLOT = "no_slot"  # more requests are open than HELLO agreed to
     UNSHARED_TOKEN = "unshared_token"  # the text holds an id outside the shared vocabulary
+    NOT_WORTH = "not_worth"  # the breaker: drafting costs more than it brings
+    SAMPLED = "sampled"  # the breaker: what a round costs without drafts is measured now and then
 
 
 Reason: TypeAlias = MissReason | DropReason
@@ -81,7 +87,14 @@ class DraftRequest(Protocol):
 
 
 class Drafter(Protocol):
-    """Where proposals come from."""
+    """Where proposals come from.
+
+    breaker: decides between rounds whether they are drafted; None = always. totals: what its texts
+    have come to, for whoever watches.
+    """
+
+    breaker: Breaker | None
+    totals: Totals
 
     def open(self, prompt: Sequence[int], proposal_key: int) -> DraftRequest:
         """Begin drafting for one request from ``prompt``; nothing is sent yet."""

@@ -18,8 +18,10 @@ from draftwire.kernels import cpu
 from draftwire.kernels.rows import widened
 from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
+from draftwire.verifier.breaker import Breaker, BreakerState, Choice
 from draftwire.verifier.drafting import Drafter, DraftRequest, Miss, MissReason, Reason
 from draftwire.verifier.engine import Context, TargetEngine
+from draftwire.verifier.journal import breaker_changed
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import Decode, Ends, Finish, StopRules
@@ -61,6 +63,9 @@ _NOTES: dict[Reason, str] = {
     MissReason.PAUSED: "proposals kept getting lost: drafting pauses and is tried again later",
     DropReason.AUDIT_FAILED: "a draft was not drawn from the q that came with it: not used",
 }
+
+
+_UNDRAFTED = {Choice.SAMPLE: MissReason.SAMPLED, Choice.PAUSE: MissReason.NOT_WORTH}
 
 
 class Generation(Generic[Context], Iterator[Emission]):
@@ -106,6 +111,9 @@ class Generation(Generic[Context], Iterator[Emission]):
             Undrafted() if drafter is None else drafter.open(prompt, key.proposal_key)
         )
         self._drafted = drafter is not None
+        self._breaker: Breaker | None = None if drafter is None else drafter.breaker
+        self._choice: Choice | None = None  # the breaker's, for the round that is on
+        self._totals = None if drafter is None else drafter.totals
         self.report.traffic = self._drafting.traffic
         self._open: Context | None = context
         self._emissions = self._run(context)
@@ -147,20 +155,39 @@ class Generation(Generic[Context], Iterator[Emission]):
             self._target.close(context)
 
     def _run(self, context: Context) -> Generator[Emission, None, None]:
+        if self._totals is not None:
+            self._totals.follow(self.report)
         try:
             while self.report.finish is None:
                 began = time.perf_counter()
                 emissions = self._round(context)
-                self.report.seconds.total += time.perf_counter() - began
+                seconds = time.perf_counter() - began
+                self.report.seconds.total += seconds
+                if self._breaker is not None and self._choice is not None:
+                    self._weigh(self._breaker, self._choice, seconds, len(emissions))
                 for emission in emissions:
                     if self._on_emission is not None:
                         self._on_emission(emission)
                     yield emission
         finally:
+            if self.report.finish is None:
+                self.report.finish = Finish.ABANDONED
             if self._open is not None:
                 self._open = None
                 self._drafting.close()
                 self._target.close(context)
+
+    def _weigh(self, breaker: Breaker, choice: Choice, seconds: float, tokens: int) -> None:
+        """Tell the breaker of a finished round, and the user when that changes something."""
+        report = self.report
+        if not breaker.finished(choice, seconds, tokens, first=report.rounds == 1):
+            return
+        breaker_changed(breaker)
+        if breaker.state is BreakerState.PAUSED:
+            if not report.misses[MissReason.NOT_WORTH]:
+                report.note(breaker.sentence)
+        elif breaker.state is BreakerState.DRAFTING:
+            report.note("drafting pays again")
 
     def _round(self, context: Context) -> list[Emission]:
         proposal = self._propose()
@@ -185,7 +212,15 @@ class Generation(Generic[Context], Iterator[Emission]):
         if self._policy is None or not self._drafted or depth < 1:
             drafting.skip()
             report.target_only_rounds += 1
+            self._choice = None
             return None
+        if self._breaker is not None:
+            # Before anything of this round is drawn, from rounds that are finished (law 4).
+            self._choice = self._breaker.admits()
+            if self._choice is not Choice.DRAFT:
+                drafting.skip()
+                report.missed(_UNDRAFTED[self._choice], 0)
+                return None
         began, audited = time.perf_counter(), drafting.traffic.audit_seconds
         same = depth == self._policy.depth
         drafted = drafting.propose(self._policy if same else replace(self._policy, depth=depth))

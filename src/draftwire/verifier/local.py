@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from draftwire.errors import TransportError
 from draftwire.transport.channel import Channel, Part
 from draftwire.transport.queue import OutQueue
+from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.engine import TargetEngine
 from draftwire.verifier.hello import verifier_hello
@@ -113,6 +114,7 @@ class LocalDrafter(DraftClient):
         adaptation: Adaptation = Adaptation.ANY,
         through: Callable[[Channel], Channel] = lambda channel: channel,
         clock: Callable[[], float] = time.monotonic,
+        breaker: Breaker | None = None,
     ) -> None:
         """Remember the program; nothing is sent yet."""
         super().__init__(
@@ -129,4 +131,5 @@ class LocalDrafter(DraftClient):
             connect_timeout=_NO_DEADLINE,
             audit=audit,
             clock=clock,
+            breaker=breaker,
         )

@@ -10,6 +10,7 @@ from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address, TcpChannel
 from draftwire.transport.tls import Tls, TlsFiles
+from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.engine import TargetEngine
 from draftwire.verifier.hello import verifier_hello
@@ -22,7 +23,8 @@ class RemoteDrafter(DraftClient):
     address: an ``Address``, a (host, port) pair or "HOST:PORT". target: whose tokenizer and
     vocabulary the drafter's must equal. deadline, connect_timeout: seconds. draft_identity: the
     one checkpoint that is taken, all zero = any. security: the key or the certificates that the
-    drafter was started with. Rounds connect, and connect again, by themselves;
+    drafter was started with. breaker: pauses drafting that does not pay; then a seed no longer
+    repeats its text, since times decide. Rounds connect, and connect again, by themselves;
     ``connect`` does it at once and says what is wrong.
     """
 
@@ -41,6 +43,7 @@ class RemoteDrafter(DraftClient):
         draft_identity: bytes = bytes(32),
         adaptation: Adaptation = Adaptation.ANY,
         security: Security | None = None,
+        breaker: Breaker | None = None,
     ) -> None:
         """Remember the address; nothing is sent yet. Raises ConfigurationError."""
         self.address = Address.parse(address) if isinstance(address, str) else Address(*address)
@@ -59,6 +62,8 @@ class RemoteDrafter(DraftClient):
             connect_timeout=connect_timeout,
             audit=audit,
             key=security.secret if isinstance(security, PresharedKey) else b"",
+            breaker=breaker,
+            name=str(self.address),
         )
 
     def _dialled(self, security: Security | None) -> Callable[[float], Channel]:

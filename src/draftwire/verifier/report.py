@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from draftwire.verifier.drafting import Reason, Traffic
 from draftwire.verifier.stop import Finish
+
+_SUMMED: Final = (
+    "prompt_tokens",
+    "tokens",
+    "rounds",
+    "drafted_rounds",
+    "target_only_rounds",
+    "drafted",
+    "verified",
+    "accepted",
+    "rejected",
+    "overtaken",
+    "after_end",
+    "bonus",
+)
 
 
 @dataclass(slots=True)
@@ -106,6 +121,26 @@ class Report:
         if drafted:
             self.drafted += drafted
             self.discarded[reason] += drafted
+
+    def add(self, other: Report) -> None:
+        """Add what another text has come to; ``other`` may still be running, in another thread."""
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for mine, theirs in (
+            (self.proposed_by_position, list(other.proposed_by_position)),
+            (self.accepted_by_position, list(other.accepted_by_position)),
+        ):
+            mine += [0] * (len(theirs) - len(mine))
+            for position, count in enumerate(theirs):
+                mine[position] += count
+        self.discarded.update(dict(other.discarded))
+        self.misses.update(dict(other.misses))
+        for name in ("total", "target", "drafter", "verify", "audit"):
+            seconds = getattr(self.seconds, name) + getattr(other.seconds, name)
+            setattr(self.seconds, name, seconds)
+        self.traffic.sent += other.traffic.sent
+        self.traffic.received += other.traffic.received
+        self.traffic.audit_seconds += other.traffic.audit_seconds
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values for JSON."""

@@ -53,9 +53,12 @@ class ClientRequest:
         """Book how a round that was asked has ended."""
         self.traffic.audit_seconds = self.asking.audit_seconds
         if isinstance(result, Proposal):
+            if self.asking.round_trip is not None:
+                self._client.counters.round_trip.add(self.asking.round_trip)
             self._pacing.won()
             return result
         self._pacing.lost()
+        self._client.lost_round(result)
         return Miss(result.reason, result.detail, result.drafted)
 
     def skip(self) -> None:

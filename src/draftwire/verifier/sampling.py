@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from operator import index
+from typing import SupportsFloat
 
 from draftwire.errors import ConfigurationError
 from draftwire.exact.words import RequestKey
@@ -20,7 +22,8 @@ class Sampling:
     temperature: 0 = greedy. top_p: (0, 1], 1 = off. top_k: 0 = off. min_p: [0, 1], 0 = off.
     repetition_penalty: > 0, 1 = off. seed: 0..2^128-1; None = 128 fresh random bits a request.
     stream: 0..2^64-1, tells apart requests that share a seed. max_tokens: >= 1. stop: strings that
-    end the text with the token that completes one. Raises ConfigurationError.
+    end the text with the token that completes one. NumPy's numbers are numbers too, and are kept as
+    Python's. Raises ConfigurationError.
     """
 
     temperature: float = 1.0
@@ -35,6 +38,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming the field and what it may be."""
+        for name in ("top_k", "stream", "max_tokens", *(() if self.seed is None else ("seed",))):
+            object.__setattr__(self, name, self._whole(name))
+        texts = isinstance(self.stop, tuple | list) and all(isinstance(s, str) for s in self.stop)
+        _check(texts, "stop", "a tuple of strings")  # one string would be as many as it has letters
+        object.__setattr__(self, "stop", tuple(self.stop))
         _check(self._finite("temperature") >= 0, "temperature", "a finite number, 0 or more")
         _check(0 < self._finite("top_p") <= 1, "top_p", "above 0 and at most 1 (1 = off)")
         _check(self.top_k >= 0, "top_k", "0 (off) or more")
@@ -46,8 +54,16 @@ class Sampling:
         _check(all(self.stop), "stop", "made of strings that are not empty")
 
     def _finite(self, name: str) -> float:
-        value = float(getattr(self, name))
-        return value if math.isfinite(value) else -1.0
+        value = getattr(self, name)
+        _check(isinstance(value, SupportsFloat), name, "a number")
+        return float(value) if math.isfinite(value) else -1.0
+
+    def _whole(self, name: str) -> int:
+        value = getattr(self, name)
+        try:
+            return index(value)
+        except TypeError:
+            raise ConfigurationError(f"{name} must be a whole number") from None
 
     @property
     def greedy(self) -> bool:

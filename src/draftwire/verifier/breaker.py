@@ -1,0 +1,209 @@
+"""Never slower than plain: drafting that measurably costs more than it brings pauses by itself.
+
+Times are arguments; there is no clock, model or socket here.
+
+Why this changes no law. Write H for the history before a round: the committed texts, what every
+finished round drew and how long it took. :meth:`Breaker.admits` is a function of H alone, called
+before anything of the round is drawn, and its words (A13: the address of every word names its
+round) are independent of H. For a set A of whole texts let X = P(target alone writes a text in A |
+committed prefix). A target-only round draws one token from p, so E[X after | H] = X; a drafted
+round has the law of p over what it emits (A18 to A20), so the same holds. X is a martingale
+whichever kind H chooses, its first value is the target's own probability of A and its last is 1 or
+0: did the text fall into A. So the text has the law of the target. What this forbids is a decision
+that sees anything of the round it decides on, or of another round that is still in flight (law 4).
+
+The *text of a seed* does depend on which rounds are drafted, since drafts and target-only tokens
+are drawn with different words: with a breaker, times decide, so a seed does not repeat its text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from statistics import median
+from typing import Final
+
+from draftwire.errors import ConfigurationError
+
+_FIRST_SAMPLES: Final = 3
+_HOPELESS: Final = 2.0  # so many times as dear, and one cost is enough to pause
+
+
+class BreakerState(Enum):
+    """What the breaker does now."""
+
+    DRAFTING = "drafting"
+    PAUSED = "paused"
+    PROBING = "probing"  # drafting again, for a few rounds, to see what it costs now
+
+
+class Choice(Enum):
+    """What a round is, as far as the breaker has a say."""
+
+    DRAFT = "draft"
+    SAMPLE = "sample"  # target-only, to know what that costs
+    PAUSE = "pause"  # target-only, since drafting does not pay
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerConfig:
+    """When to pause and when to try again; rounds are those of all requests together.
+
+    block: drafted rounds whose times and tokens are summed, which is one cost. window: costs that
+    are looked at; their median is compared. least: costs before the first verdict; also those of a
+    probe. samples: target-only times that are looked at. sample_every: rounds between two samples
+    while drafting. margin: how much dearer drafting may be, as a share. first_pause, longest_pause:
+    rounds; doubled from one failed probe to the next. budget: share of the time that probes may
+    waste; pauses are as long as that needs, whatever longest_pause says.
+    """
+
+    block: int = 4
+    window: int = 8
+    least: int = 3
+    samples: int = 9
+    sample_every: int = 64
+    margin: float = 0.02
+    first_pause: int = 32
+    longest_pause: int = 1024
+    budget: float = 0.02
+
+    def __post_init__(self) -> None:
+        """Refuse what could not decide anything."""
+        for name in ("block", "window", "least", "samples", "sample_every", "first_pause"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"the breaker's {name} must be 1 or more")
+        if not self.least <= self.window or not self.first_pause <= self.longest_pause:
+            raise ConfigurationError("least must not exceed window, nor first_pause longest_pause")
+        for name in ("margin", "budget"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and 0 <= value < 1):
+                raise ConfigurationError(f"the breaker's {name} must be at least 0 and below 1")
+        if not self.budget:
+            raise ConfigurationError("the breaker's budget must be above 0")
+
+
+class Breaker:
+    """Decides between rounds whether the next one is drafted; shared by requests of one drafter.
+
+    Call :meth:`admits` once before a round and :meth:`finished` once after it. Costs are seconds
+    for each emitted token: sums over ``block`` rounds, so that rare long rounds count, and medians
+    of those, so that one stall of the machine does not decide.
+    """
+
+    def __init__(self, config: BreakerConfig | None = None) -> None:
+        """Begin drafting, with nothing measured."""
+        self.config = config or BreakerConfig()
+        self.state = BreakerState.DRAFTING
+        self.pauses = 0  # how often it has paused
+        self._alone: deque[float] = deque(maxlen=self.config.samples)
+        self._costs: deque[float] = deque(maxlen=self.config.window)
+        self._seconds = 0.0  # of the block that is being filled
+        self._tokens = 0
+        self._rounds = 0
+        self._since_sample = 0
+        self._left = 0  # rounds of the pause still to come
+        self._failures = 0  # pauses in a row
+        self._excess = 0.0  # seconds that drafting has lost since it was last admitted
+        self._cold = False  # the next drafted round also pays for what was committed meanwhile
+
+    @property
+    def alone(self) -> float | None:
+        """Seconds for a token of the target alone; None before there are enough samples."""
+        return median(self._alone) if len(self._alone) >= self._needed else None
+
+    @property
+    def drafted(self) -> float | None:
+        """Seconds for a token with drafting, when it was last measured; None before that."""
+        return median(self._costs) if self._costs else None
+
+    @property
+    def sentence(self) -> str:
+        """What to tell the user about the present state."""
+        if self.drafted is None or self.alone is None:
+            return "drafting is being measured"
+        times = f"{self.drafted * 1e3:.2f} ms a token, {self.alone * 1e3:.2f} ms without"
+        if self.state is BreakerState.PAUSED:
+            return f"drafting costs more than it brings ({times}): paused for {self._left} rounds"
+        return f"drafting pays ({times})"
+
+    def admits(self) -> Choice:
+        """Return what the next round is, from finished rounds alone."""
+        if self.state is BreakerState.PAUSED:
+            if self._left:
+                self._left -= 1
+                return Choice.PAUSE
+            self._probe()
+        elif self.state is BreakerState.DRAFTING:
+            self._since_sample += 1
+            due = self.config.sample_every if len(self._alone) >= self._needed else 2
+            if self._since_sample >= due:
+                self._since_sample = 0
+                return Choice.SAMPLE
+        return Choice.DRAFT
+
+    def finished(self, choice: Choice, seconds: float, tokens: int, *, first: bool) -> bool:
+        """Book a finished round; returns whether the state has changed.
+
+        choice: what ``admits`` said. seconds: of the whole round. tokens: emitted; a round that
+        asked in vain emitted one, and its time counts in full. first: of a request; it reads the
+        prompt, which no other round does, so it is not compared.
+        """
+        if first or tokens < 1:
+            return False
+        if choice is not Choice.DRAFT:
+            self._alone.append(seconds)
+            return False
+        before = self.state
+        alone = self.alone
+        if alone is not None:
+            self._excess += seconds - tokens * alone
+        if self._cold:
+            self._cold = False
+            return False
+        self._seconds += seconds
+        self._tokens += tokens
+        self._rounds += 1
+        if self._rounds >= self.config.block:
+            self._costs.append(self._seconds / self._tokens)
+            self._seconds, self._tokens, self._rounds = 0.0, 0, 0
+            self._judge()
+        return self.state is not before
+
+    @property
+    def _needed(self) -> int:
+        return min(_FIRST_SAMPLES, self.config.samples)
+
+    def _judge(self) -> None:
+        alone, costs = self.alone, self._costs
+        if alone is None:
+            return
+        if len(costs) < self.config.least:
+            if min(costs) > alone * _HOPELESS:
+                self._pause(alone)
+        elif median(costs) > alone * (1 + self.config.margin):
+            self._pause(alone)
+        else:
+            self.state = BreakerState.DRAFTING
+            self._excess = 0.0
+            if len(costs) == self.config.window:
+                self._failures = 0
+
+    def _pause(self, alone: float) -> None:
+        """Pause, long enough that what this attempt has lost stays within the budget."""
+        config = self.config
+        doubled = min(config.first_pause << min(self._failures, 32), config.longest_pause)
+        owed = math.ceil(max(self._excess, 0.0) / (config.budget * alone)) if alone else 0
+        self.state = BreakerState.PAUSED
+        self.pauses += 1
+        self._failures += 1
+        self._left = max(doubled, owed)
+        self._excess = 0.0
+
+    def _probe(self) -> None:
+        self.state = BreakerState.PROBING
+        self._costs.clear()
+        self._seconds, self._tokens, self._rounds = 0.0, 0, 0
+        self._since_sample = 0
+        self._cold = True

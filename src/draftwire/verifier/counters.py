@@ -1,0 +1,44 @@
+"""What a client counts of its drafter, over all its requests and connections."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
+from draftwire.session.reasons import DropReason
+from draftwire.tally import SECONDS, Histogram, zeros
+
+
+def _drops() -> Counter[DropReason]:
+    return Counter(zeros(DropReason))
+
+
+@dataclass(slots=True)
+class ClientCounters:
+    """Numbers alone, of fixed shape, so that another thread may read them at any time.
+
+    connections: agreed on HELLO. unreachable: attempts that found nobody or no drafter. lost:
+    connections that ended otherwise than by our own closing. sent, received: bytes of rounds,
+    frames included. strays: messages for sessions that are over. round_trip: seconds from a STEP to
+    its whole proposal. drops: what was dropped, by reason, stale and duplicate messages included.
+    found, told: protocol errors that we found in what the drafter sent, and that it found in ours.
+    """
+
+    connections: int = 0
+    unreachable: int = 0
+    lost: int = 0
+    sent: int = 0
+    received: int = 0
+    strays: int = 0
+    round_trip: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    drops: Counter[DropReason] = field(default_factory=_drops)
+    found: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))
+    told: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))
+
+    def error(self, error: Exception | None) -> None:
+        """Count a protocol error under the side that found it; anything else is no such error."""
+        if isinstance(error, RemoteError):
+            self.told[error.code] += 1
+        elif isinstance(error, ProtocolError):
+            self.found[error.code] += 1

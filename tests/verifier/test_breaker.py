@@ -1,0 +1,238 @@
+"""The breaker: what it decides from which times, and that no decision of it changes the law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pytest
+
+from draftwire.errors import ConfigurationError
+from draftwire.exact.words import Address, Domain
+from draftwire.verifier.breaker import Breaker, BreakerConfig, BreakerState, Choice
+from draftwire.verifier.drafting import MissReason
+from draftwire.verifier.generate import Kind, generate
+from draftwire.verifier.sampling import Sampling
+from tests.enumeration import WordTree, law_of
+from tests.paths import drafting
+from tests.toys import ToyDrafter, ToyTarget, mixed
+from tests.verifier.test_laws import Shared, dense, tables, targets_law
+
+ALONE = 1.0
+
+
+@dataclass
+class Run:
+    """Rounds played against a breaker: what they cost in all, and what they would have alone."""
+
+    breaker: Breaker
+    choices: list[Choice]
+    seconds: float = 0.0
+    tokens: int = 0
+
+    def play(self, rounds: int, cost: Callable[[int], float], tokens: int = 3) -> None:
+        """cost: seconds of the n-th drafted round; a target-only round takes ALONE."""
+        for number in range(rounds):
+            choice = self.breaker.admits()
+            self.choices.append(choice)
+            drafted = choice is Choice.DRAFT
+            seconds = cost(number) if drafted else ALONE
+            emitted = tokens if drafted else 1
+            self.breaker.finished(choice, seconds, emitted, first=False)
+            self.seconds += seconds
+            self.tokens += emitted
+
+    @property
+    def worse(self) -> float:
+        """Seconds a token, as a multiple of the target's alone."""
+        return self.seconds / (self.tokens * ALONE)
+
+
+def run(config: BreakerConfig | None = None) -> Run:
+    return Run(Breaker(config), [])
+
+
+def test_drafting_that_pays_goes_on_and_is_measured_now_and_then() -> None:
+    played = run()
+    played.play(2000, lambda n: 1.5)
+    assert played.breaker.pauses == 0
+    assert Choice.PAUSE not in played.choices
+    assert played.choices.count(Choice.SAMPLE) == 3 + (2000 - 6) // 64
+
+
+@pytest.mark.parametrize("cost", [3.1, 4.0, 6.5, 30.0, 300.0])
+def test_drafting_that_does_not_pay_is_never_dear(cost: float) -> None:
+    """Three tokens a round for more than the time of three: in the long run 3% at most are lost."""
+    played = run()
+    played.play(400_000, lambda n: cost)
+    assert played.breaker.pauses > 2
+    assert played.worse <= 1.03
+
+
+def test_hardly_too_dear_is_let_be_and_costs_less_than_the_margin() -> None:
+    played = run()
+    played.play(5000, lambda n: 3.0 * 1.015)
+    assert played.breaker.pauses == 0
+    assert played.worse < 1.02
+
+
+def test_the_first_verdict_comes_soon_when_it_is_clear() -> None:
+    played = run()
+    played.play(12, lambda n: 30.0)
+    assert played.breaker.state is BreakerState.PAUSED
+    assert played.choices.count(Choice.DRAFT) <= 6
+
+
+def test_drafting_that_pays_again_is_found_again() -> None:
+    played = run()
+    played.play(200, lambda n: 3.5)
+    assert played.breaker.state is BreakerState.PAUSED
+    played.play(1200, lambda n: 1.5)
+    assert played.breaker.state is BreakerState.DRAFTING
+    assert played.choices[-50:].count(Choice.DRAFT) >= 49
+
+
+def test_probes_become_more_seldom_while_they_fail() -> None:
+    played = run(BreakerConfig(budget=0.9))
+    played.play(8000, lambda n: 3.2)
+    lengths, length = [], 0
+    for choice in played.choices:
+        if choice is Choice.PAUSE:
+            length += 1
+        elif length:
+            lengths.append(length)
+            length = 0
+    assert lengths[:7] == [32, 64, 128, 256, 512, 1024, 1024]
+
+
+def test_one_stall_decides_nothing() -> None:
+    played = run()
+    played.play(400, lambda n: 1.5 if n != 201 else 500.0)
+    assert played.breaker.pauses == 0
+
+
+def test_rare_long_rounds_count() -> None:
+    """A third of the rounds miss a long deadline: the median round is fine, their sum is not."""
+    played = run()
+    played.play(400, lambda n: 30.0 if n % 3 == 0 else 1.5)
+    assert played.breaker.pauses > 0
+
+
+def test_the_round_that_reads_the_prompt_is_not_compared() -> None:
+    breaker = Breaker()
+    for _ in range(50):
+        choice = breaker.admits()
+        breaker.finished(choice, 1000.0, 3, first=True)
+    assert breaker.drafted is None and breaker.alone is None
+    assert breaker.state is BreakerState.DRAFTING
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"block": 0},
+        {"least": 9},
+        {"first_pause": 4096},
+        {"margin": 1.0},
+        {"margin": float("nan")},
+        {"budget": 0.0},
+    ],
+)
+def test_settings_that_decide_nothing_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError):
+        BreakerConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_sentences_say_what_it_costs() -> None:
+    played = run()
+    assert "measured" in played.breaker.sentence
+    played.play(30, lambda n: 1.5)
+    assert "pays" in played.breaker.sentence
+    played.play(60, lambda n: 30.0)
+    assert "more than it brings" in played.breaker.sentence
+
+
+class Toggling(Breaker):
+    """Chooses by what the rounds before have emitted: history, of which tokens are a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: list[int] = []
+
+    def admits(self) -> Choice:
+        return Choice.PAUSE if sum(self.history) % 2 else Choice.DRAFT
+
+    def finished(self, choice: Choice, seconds: float, tokens: int, *, first: bool) -> bool:
+        self.history.append(tokens + (choice is Choice.DRAFT))
+        return False
+
+
+@pytest.mark.parametrize("salt", [3, 6])
+def test_a_breaker_that_follows_the_history_keeps_the_law(salt: int) -> None:
+    """Over all words, through the real loop: rounds are drafted or not by what came before."""
+    p, q = tables(2, salt, 2)
+    target, engine = ToyTarget(p, 2), ToyDrafter(q, 2)
+    shared, seen = Shared(), set()
+    with drafting("colocated", engine, target, source=shared, audit=False) as client:
+
+        def text(tree: WordTree) -> tuple[int, ...]:
+            shared.tree = tree
+            client.breaker = Toggling()
+            sampling = Sampling(seed=0, max_tokens=4)
+            emissions = list(generate(target, client, (0,), sampling, dense(2), words=tree))
+            seen.update((e.index, e.kind) for e in emissions)
+            return tuple(e.token for e in emissions)
+
+        law = law_of(text, 2)
+    assert law == targets_law(p, (0,), 4, 2)
+    assert {Kind.TARGET_ONLY, Kind.ACCEPTED} <= {kind for index, kind in seen if index in (1, 2)}
+
+
+def test_a_breaker_that_sees_the_draw_does_not() -> None:
+    """The same, told by the word that is about to be used: (1/4, 3/4) in place of (1/2, 1/2)."""
+    target = ToyTarget(lambda context: (2, 2), 2)
+    engine = ToyDrafter(lambda context: (2, 2), 2)
+    shared = Shared()
+
+    class Peeking(Breaker):
+        def admits(self) -> Choice:
+            assert shared.tree is not None
+            word = next(shared.tree.words(Address(1, 1, 1, Domain.PROPOSAL)))
+            return Choice.DRAFT if word else Choice.PAUSE  # a word of 0 draws the token 0
+
+    with drafting("colocated", engine, target, source=shared, audit=False) as client:
+        client.breaker = Peeking()
+
+        def text(tree: WordTree) -> int:
+            shared.tree = tree
+            sampling = Sampling(seed=0, max_tokens=2)
+            emissions = list(generate(target, client, (0,), sampling, dense(1), words=tree))
+            return emissions[0].token
+
+        law = law_of(text, 2)
+    assert law == {0: Fraction(1, 4), 1: Fraction(3, 4)}
+
+
+def test_a_slow_drafter_pauses_and_says_so() -> None:
+    """Times are injected: a drafted round takes 10, one without a draft 1."""
+    vocab = 7
+    target, engine = ToyTarget(mixed(vocab, 1), vocab), ToyDrafter(mixed(vocab, 2), vocab)
+
+    class Timed(Breaker):
+        def finished(self, choice: Choice, seconds: float, tokens: int, *, first: bool) -> bool:
+            seconds = 10.0 if choice is Choice.DRAFT else 1.0
+            return super().finished(choice, seconds, tokens, first=first)
+
+    with drafting("colocated", engine, target) as client:
+        client.breaker = Timed()
+        running = generate(target, client, (1,), Sampling(seed=3, max_tokens=120), dense(3))
+        assert len(list(running)) == 120
+    report = running.report
+    assert client.breaker.pauses == 1
+    assert report.misses[MissReason.NOT_WORTH] > 20
+    assert report.misses[MissReason.SAMPLED] == 3
+    assert any("costs more than it brings" in note for note in report.notes)
+    assert report.rounds == report.drafted_rounds + report.target_only_rounds
+    assert report.drafted == report.verified + sum(report.discarded.values())
+    assert client.totals.sum().tokens == 120
