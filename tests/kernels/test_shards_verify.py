@@ -347,3 +347,27 @@ def test_only_the_leader_reads_words() -> None:
     results = emulate(ranks)
     assert all(result.tokens.tolist() == results[0].tokens.tolist() for result in results)
     assert list(islice(batch.sources[0].words(Address(1, 1, 1, Domain.BONUS)), 1))
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 300])
+def test_a_greedy_target_is_a_point_on_the_lowest_of_the_largest(size: int) -> None:
+    rng = np.random.default_rng(size)
+    scores = (np.round(rng.standard_normal((9, size)) * 2)).astype(np.float32)
+    scores[1] = -0.0
+    scores[1, size // 2 :] = 0.0
+    scores[2, size - 1] = -np.inf
+    for split in [*splits(size, 3, rng), *splits(size, 2, rng)]:
+        parts = [
+            shards_target.point_of(shard, columns(scores, shard))  # type: ignore[arg-type]
+            for shard in split
+        ]
+        whole = np.concatenate(emulate(parts), axis=1)
+        if size > 1:
+            assert whole.argmax(axis=1).tolist() == scores.argmax(axis=1).tolist()
+            assert (whole.sum(axis=1) == 1).all()
+    scores[0, 0], scores[1] = np.nan, -np.inf
+    whole = np.concatenate(
+        emulate([shards_target.point_of(s, columns(scores, s)) for s in even_shards(size, 2)]),  # type: ignore[arg-type]
+        axis=1,
+    )
+    assert np.isnan(whole[0]).all() and not whole[1].any()

@@ -1,0 +1,241 @@
+"""A drafter over ranks: one q a position, drawn once by the leader, before the next row (A25-A28).
+
+The leader runs the ordinary drafter program with :class:`RankedDraftEngine` and :func:`propose`;
+every other rank runs :func:`follow_drafting`. The wire sees one drafter with one q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftwire.drafter.engine import DraftEngine
+from draftwire.drafter.propose import Draft, DraftJob, ProposalSource
+from draftwire.engines.hf.sequence import CachedSequence
+from draftwire.engines.ranks.columns import ModelColumns
+from draftwire.engines.ranks.orders import Order, bits_of, hear, number_of, tell
+from draftwire.errors import ConfigurationError
+from draftwire.exact.words import Address, Domain, ProposalWords
+from draftwire.kernels import shards
+from draftwire.kernels.rows import QRow
+from draftwire.kernels.shards import OK, Collective, Integers, ShardRows, Steps, drive
+from draftwire.kernels.shards_quantise import draw, quantise
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Adaptation, Layout, Status
+
+_JOB_FIELDS: Final = 9  # numbers of a job in an order, before the tokens to feed
+
+
+@dataclass(slots=True)
+class RankedContext:
+    """One session's sequence on the leader; the others hold one under the same number."""
+
+    number: int
+    sequence: CachedSequence
+
+    @property
+    def length(self) -> int:
+        """Tokens that it holds the state of."""
+        return self.sequence.length
+
+
+@dataclass(frozen=True, slots=True)
+class RankedJob:
+    """A job as every rank knows it; the words stay with the leader."""
+
+    number: int
+    policy: ProposalPolicy
+    feed: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class RankedDraft:
+    """What a rank has of a proposal: the tokens, and its own columns of every q."""
+
+    tokens: list[int]
+    rows: list[NDArray[np.int32]]
+    status: int = OK
+
+
+class RankedDraftEngine:
+    """The leader's engine: whatever it does to a context, every rank does to its own.
+
+    Implements :class:`draftwire.drafter.engine.DraftEngine`. A rank that fails ends the group: the
+    leader then declines every proposal, and the verifier goes on with its target alone.
+    """
+
+    adaptation = Adaptation.NATIVE
+
+    def __init__(self, group: Collective, columns: ModelColumns) -> None:
+        """Lead a group whose other ranks follow. Raises ConfigurationError on any other rank."""
+        if group.rank != shards.LEADER:
+            raise ConfigurationError(f"rank {group.rank} follows, it does not lead")
+        self.group = group
+        self.columns = columns
+        self.vocab_size = columns.vocab_size
+        self.max_context = columns.max_context
+        self.identity = columns.identity
+        self.tokenizer_hash = columns.tokenizer_hash
+        self.id_map_hash = columns.id_map_hash
+        self.sequences: dict[int, CachedSequence] = {}
+        self._opened = 0
+
+    def open(self) -> RankedContext:
+        """A new context on every rank."""
+        self._opened += 1
+        tell(self.group, Order.OPEN, [self._opened])
+        self.sequences[self._opened] = self.columns.sequence()
+        return RankedContext(self._opened, self.sequences[self._opened])
+
+    def close(self, context: RankedContext) -> None:
+        """Free it on every rank."""
+        self.sequences.pop(context.number, None)
+        tell(self.group, Order.CLOSE, [context.number])
+
+    def rewind(self, context: RankedContext, length: int) -> None:
+        """Keep the state of the first ``length`` tokens, on every rank."""
+        if context.length != length:
+            tell(self.group, Order.REWIND, [context.number, length])
+            context.sequence.rewind(length)
+
+    def extend(self, batch: Sequence[tuple[RankedContext, Sequence[int]]]) -> NDArray[np.float32]:
+        """Refused: no rank has whole rows. Proposals are made by :func:`propose`."""
+        raise ConfigurationError("the rows of a sharded drafter lie on its ranks: use its propose")
+
+    def stop(self) -> None:
+        """Let the other ranks end."""
+        tell(self.group, Order.STOP)
+
+
+def propose(
+    engine: DraftEngine[RankedContext],
+    jobs: Sequence[DraftJob[RankedContext]],
+    source: ProposalSource = ProposalWords,
+) -> list[Draft | Status]:
+    """Draw one proposal a job over all ranks; a ``Proposer`` for the leader's program.
+
+    Token i has exactly the law of row i, given the tokens before it. The q's of the others' columns
+    are gathered here once, at the end, because the wire wants them from one drafter. Raises
+    TransportError when a rank is gone.
+    """
+    if not isinstance(engine, RankedDraftEngine):
+        raise ConfigurationError("proposals over ranks need a RankedDraftEngine")
+    ranked = [RankedJob(job.context.number, job.policy, tuple(job.feed)) for job in jobs]
+    tell(engine.group, Order.PROPOSE, _encoded(ranked))
+    words = [[_word(job, source, offset) for offset in range(job.policy.depth)] for job in jobs]
+    drafts = drive(engine.group, _propose(engine.columns, engine.sequences, ranked, words))
+    whole = [drive(engine.group, _collected(engine.columns, draft)) for draft in drafts]
+    return [
+        Draft(draft.tokens, [_row(row, engine.vocab_size, job.policy.layout) for row in rows])
+        if draft.status == OK
+        else Status.REFUSED_ARITHMETIC
+        for job, draft, rows in zip(jobs, drafts, whole, strict=True)
+    ]
+
+
+def follow_drafting(group: Collective, columns: ModelColumns) -> None:
+    """Any other rank of a drafter: do what the leader says until it says stop.
+
+    Raises TransportError when a rank is gone.
+    """
+    sequences: dict[int, CachedSequence] = {}
+    while True:
+        order, numbers = hear(group)
+        if order is Order.STOP:
+            return
+        if order is Order.OPEN:
+            sequences[int(numbers[0])] = columns.sequence()
+        elif order is Order.CLOSE:
+            sequences.pop(int(numbers[0]), None)
+        elif order is Order.REWIND:
+            sequences[int(numbers[0])].rewind(int(numbers[1]))
+        elif order is Order.PROPOSE:
+            jobs = _decoded(numbers.tolist())
+            for draft in drive(group, _propose(columns, sequences, jobs, None)):
+                drive(group, _collected(columns, draft))
+
+
+def _propose(
+    columns: ModelColumns,
+    sequences: dict[int, CachedSequence],
+    jobs: Sequence[RankedJob],
+    words: list[list[int]] | None,
+) -> Steps[list[RankedDraft]]:
+    """K rows a job, one after another: extend, quantise, draw, and only then the next row."""
+    drafts = [RankedDraft([], []) for _ in jobs]
+    for index, (job, draft) in enumerate(zip(jobs, drafts, strict=True)):
+        feed: tuple[int, ...] = job.feed
+        for offset in range(job.policy.depth):
+            logits = columns.logits(sequences[job.number], feed)
+            rows: ShardRows = yield from quantise(columns.shard, logits, job.policy)
+            word = None if words is None else np.array([words[index][offset]], np.int64)
+            token = int((yield from draw(rows, word))[0])
+            draft.status = int(rows.status[0])
+            if draft.status != OK:
+                break
+            draft.tokens.append(token)
+            draft.rows.append(rows.counts[0])
+            feed = (token,)
+    return drafts
+
+
+def _collected(columns: ModelColumns, draft: RankedDraft) -> Steps[NDArray[np.int32]]:
+    """The counts of every position over the whole vocabulary, (K, V), from all ranks."""
+    shard = columns.shard
+    widest = -(-shard.vocab_size // shard.size)
+    own = np.zeros((len(draft.rows), widest), np.int64)
+    for row, counts in zip(own, draft.rows, strict=True):
+        row[: shard.width] = counts
+    parts = yield from shards.gather(own)
+    widths = [each.width for each in shards.even_shards(shard.vocab_size, shard.size)]
+    cut = [part[:, :width] for part, width in zip(parts, widths, strict=True)]
+    whole: NDArray[np.int32] = np.concatenate(cut, axis=1).astype(np.int32)
+    return whole
+
+
+def _row(counts: NDArray[np.int32], vocab_size: int, layout: Layout) -> QRow:
+    if layout is Layout.DENSE:
+        return QRow(vocab_size, None, np.ascontiguousarray(counts))
+    ids = np.flatnonzero(counts)
+    return QRow(vocab_size, ids.astype(np.int32), counts[ids])
+
+
+def _word(job: DraftJob[RankedContext], source: ProposalSource, offset: int) -> int:
+    position = job.first_position + offset
+    address = Address(job.generation, job.round, position, Domain.PROPOSAL)
+    return next(iter(source(job.proposal_key).words(address)))
+
+
+def _encoded(jobs: Sequence[RankedJob]) -> Integers:
+    numbers: list[int] = [len(jobs)]
+    for job in jobs:
+        policy = job.policy
+        numbers += [job.number, policy.layout, policy.depth, bits_of(policy.temperature)]
+        numbers += [policy.top_k, policy.top_p, policy.min_p, policy.support, len(job.feed)]
+        numbers += job.feed
+    return np.array(numbers, np.int64)
+
+
+def _decoded(numbers: list[int]) -> list[RankedJob]:
+    jobs, at = [], 1
+    for _ in range(numbers[0]):
+        number, layout, depth, temperature, top_k, top_p, min_p, support, fed = numbers[
+            at : at + _JOB_FIELDS
+        ]
+        at += _JOB_FIELDS
+        policy = ProposalPolicy(
+            Layout(layout),
+            depth,
+            number_of(temperature),
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            support=support,
+        )
+        jobs.append(RankedJob(number, policy, tuple(numbers[at : at + fed])))
+        at += fed
+    return jobs

@@ -1,0 +1,52 @@
+"""What the leader tells the other ranks to do next: one number for what, then whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+
+from draftwire.errors import TransportError
+from draftwire.kernels.shards import Collective, Integers
+
+
+class DivergedError(TransportError):
+    """A rank holds another text than the leader: nothing more may come out of this group."""
+
+
+class Order(IntEnum):
+    """Everything that a leader may ask of the others."""
+
+    STOP = 0
+    OPEN = 1
+    CLOSE = 2
+    REWIND = 3
+    PROPOSE = 4
+    SCORE = 5
+    VERIFY = 6
+
+
+def tell(group: Collective, order: Order, numbers: Sequence[int] | Integers = ()) -> None:
+    """As the leader: give an order; returns when it is on its way."""
+    payload = np.asarray(numbers, np.int64)
+    group.broadcast(np.array([order, payload.size], np.int64))
+    if payload.size:
+        group.broadcast(payload)
+
+
+def hear(group: Collective) -> tuple[Order, Integers]:
+    """As any other rank: wait for the next order, for as long as the leader lives."""
+    kind, size = group.broadcast(np.zeros(2, np.int64)).tolist()
+    payload = np.zeros(size, np.int64)
+    return Order(kind), group.broadcast(payload) if size else payload
+
+
+def bits_of(number: float) -> int:
+    """A binary64 number as the int64 of the same bits."""
+    return int(np.float64(number).view(np.int64))
+
+
+def number_of(bits: int) -> float:
+    """The binary64 number of :func:`bits_of`."""
+    return float(np.int64(bits).view(np.float64))

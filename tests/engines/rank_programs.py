@@ -1,0 +1,209 @@
+"""What the ranks of the tests run, each in a process of its own; they speak through pipes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+PRELOADED = ["torch", "transformers", "draftwire.kernels.shards_verify", __name__]
+
+
+def context() -> Any:
+    """Processes forked from one that has imported everything once."""
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(PRELOADED)
+    return made
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Ranks:
+    """Processes of one group, each with a pipe to the test."""
+
+    def __init__(self, program: Callable[..., None], size: int, *arguments: object) -> None:
+        rendezvous = f"127.0.0.1:{free_port()}"
+        self.pipes: list[Connection] = []
+        self.processes: list[BaseProcess] = []
+        for rank in range(size):
+            here, there = context().Pipe()
+            process = context().Process(
+                target=_run, args=(program, there, rank, size, rendezvous, *arguments), daemon=True
+            )
+            process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
+
+    def hear(self, rank: int, patience: float = 120.0) -> Any:
+        """What a rank says next."""
+        if not self.pipes[rank].poll(patience):
+            raise TimeoutError(f"rank {rank} says nothing")
+        return self.pipes[rank].recv()
+
+    def tell(self, rank: int, thing: object) -> None:
+        self.pipes[rank].send(thing)
+
+    def kill(self, rank: int) -> None:
+        self.processes[rank].kill()
+        self.processes[rank].join(20)
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+                process.join(10)
+
+
+@contextmanager
+def ranks(program: Callable[..., None], size: int, *arguments: object) -> Iterator[Ranks]:
+    group = Ranks(program, size, *arguments)
+    try:
+        yield group
+    finally:
+        for process in group.processes:
+            process.kill()
+        group.end()
+
+
+def _run(program: Callable[..., None], pipe: Connection, *arguments: object) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch
+
+    torch.set_num_threads(1)
+    program(pipe, *arguments)
+
+
+def sharded_arithmetic(pipe: Connection, rank: int, size: int, rendezvous: str) -> None:
+    """Quantise, draw and verify rows that every rank makes for itself from one seed."""
+    from draftwire.engines.ranks.group import join, leave
+    from draftwire.kernels.shards import drive
+    from tests.engines.rank_rows import sharded_rows
+
+    group = join(rank, size, rendezvous)
+    pipe.send(drive(group, sharded_rows(rank, size)))
+    leave()
+
+
+def lost_rank(pipe: Connection, rank: int, size: int, rendezvous: str) -> None:
+    """Every rank waits in a collective for the last one, which never comes."""
+    import numpy as np
+
+    from draftwire.engines.ranks.group import join
+    from draftwire.errors import TransportError
+
+    group = join(rank, size, rendezvous)
+    pipe.send("met")
+    if rank == size - 1:
+        pipe.recv()
+        return
+    try:
+        group.sum(np.zeros(1, np.int64))
+        pipe.send("went on")
+    except TransportError:
+        pipe.send("gone")
+
+
+def drafter_rank(pipe: Connection, rank: int, size: int, rendezvous: str) -> None:
+    """One rank of a drafter of the embedded pair; the leader listens and says where."""
+    from draftwire.drafter.program import DrafterConfig, DrafterProgram
+    from draftwire.drafter.serve import DrafterServer
+    from draftwire.engines.hf.loading import embedded_folder
+    from draftwire.engines.ranks.columns import load_columns
+    from draftwire.engines.ranks.drafting import RankedDraftEngine, follow_drafting, propose
+    from draftwire.engines.ranks.group import join
+    from draftwire.errors import TransportError
+    from draftwire.transport.tcp import listen
+
+    columns = load_columns(embedded_folder("drafter"), rank, size, real_only=True)
+    group = join(rank, size, rendezvous)
+    if rank:
+        try:
+            follow_drafting(group, columns)
+        except TransportError:
+            pipe.send("the leader is gone")
+        return
+    program = DrafterProgram(RankedDraftEngine(group, columns), DrafterConfig(), proposer=propose)
+    program.warm_up()
+    server = DrafterServer(program, listen("127.0.0.1", 0))
+    pipe.send(str(server.address))
+    server.run()
+
+
+def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay: Any) -> None:
+    """One rank of a target of the embedded pair; the leader runs what the test tells it to.
+
+    delay: seconds that a rank other than the leader loses before each round.
+    """
+    from draftwire.engines.hf.loading import embedded_folder
+    from draftwire.engines.ranks.columns import load_columns
+    from draftwire.engines.ranks.group import join
+    from draftwire.engines.ranks.verifying import (
+        RankedTargetEngine,
+        follow_verifying,
+    )
+
+    columns = load_columns(embedded_folder("target"), rank, size)
+    group = join(rank, size, rendezvous)
+    if rank:
+        follow_verifying(
+            group,
+            columns,
+            on_text=lambda request: pipe.send((request.text, request.rounds)),
+            before_round=lambda: time.sleep(delay.value),
+        )
+        return
+    target = RankedTargetEngine(group, columns)
+    target.end_tokens = frozenset()  # a text of the tests has its full length, whatever it says
+    pipe.send("ready")
+    while (wish := pipe.recv()) is not None:
+        pipe.send(_text(pipe, target, **wish))
+    target.stop()
+
+
+def _text(
+    pipe: Connection,
+    target: Any,
+    *,
+    address: str,
+    prompt: list[int],
+    seed: int,
+    tokens: int,
+    temperature: float = 1.0,
+    deadline: float = 20.0,
+    pause_at: int = -1,
+) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """One text by the leader; at token ``pause_at`` it waits until the test says go on."""
+    from draftwire.engines.ranks.verifying import RankedGeneration
+    from draftwire.verifier.remote import RemoteDrafter
+    from draftwire.verifier.sampling import Sampling
+    from draftwire.wire.messages import ProposalPolicy
+    from draftwire.wire.registry import Layout
+
+    def pause(emission: Any) -> None:
+        if emission.index == pause_at:
+            pipe.send("paused")
+            pipe.recv()
+
+    sampling = Sampling(temperature=temperature, seed=seed, max_tokens=tokens)
+    policy = ProposalPolicy(Layout.DENSE, 3, 1.0)
+    drafter = RemoteDrafter(address, target, deadline=deadline, connect_timeout=20.0)
+    with (
+        drafter,
+        RankedGeneration(
+            target, drafter, prompt, sampling, policy, on_emission=pause
+        ) as generation,
+    ):
+        text = tuple(emission.token for emission in generation)
+    return text, generation.report.as_dict()
