@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NoReturn
 
 from draftwire.errors import ArithmeticRefusalError, ProtocolError, ProtocolErrorCode
-from draftwire.kernels.rows import QRow
 from draftwire.session import answers
 from draftwire.session.prefix import Cached, Prefix
 from draftwire.session.proposal import NO_RIDER, DraftTask, Parts, fits
@@ -97,23 +95,25 @@ class AnsweringSession:
             return self._again(step, self._step)
         return self._continue(step)
 
-    def reply(self, task: DraftTask, drafted: Sequence[tuple[int, QRow]]) -> Parts:
-        """Answer a task with its K drafts and their q's: the bytes of REPLY and of COMPLETE.
+    def reply(self, task: DraftTask, drafted: answers.Drafted) -> Parts:
+        """Answer a task with its K drafts and their q's, or this rank's shard of them.
 
-        Empty if the task is no longer wanted. In v1 the rows stay here. Rows that are no
-        distribution, or give their token no ticket, are declined as REFUSED_ARITHMETIC.
+        Returns the bytes of REPLY and of COMPLETE; none if the task is no longer wanted. In v1 the
+        rows stay here. Rows that are no distribution, or give their token no ticket, are declined
+        as REFUSED_ARITHMETIC.
         """
         step = self._current(task)
         if step is None:
             return []
-        if len(drafted) != step.policy.depth:
-            raise ValueError(f"{len(drafted)} drafts for a depth of {step.policy.depth}")
+        tokens = answers.tokens_of(drafted)
+        if len(tokens) != step.policy.depth:
+            raise ValueError(f"{len(tokens)} drafts for a depth of {step.policy.depth}")
         try:
             answer = answers.whole(step, drafted, self._agreed)
         except ArithmeticRefusalError:
             return self._decline(step, Status.REFUSED_ARITHMETIC)
         self.state = advance(advance(self.state, Input.REPLY), Input.COMPLETE)
-        self._drafts = tuple(token for token, _ in drafted)
+        self._drafts = tokens
         self._cached = Cached(self._prefix, len(self._prefix), self._drafts[:-1])
         self._kept = answer
         return list(answer)

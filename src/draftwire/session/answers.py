@@ -3,48 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from draftwire.kernels.payload import encode_reply_rows
 from draftwire.kernels.rows import QRow
+from draftwire.kernels.shards import Shard
+from draftwire.kernels.shards_payload import ShardDraft, encode_shard_rows
 from draftwire.session.proposal import Parts
 from draftwire.wire.agreement import Agreed, reply_bytes
 from draftwire.wire.codec import encode
 from draftwire.wire.frames import encode_frame, frame_checksum
-from draftwire.wire.messages import Complete, Reply, Step
+from draftwire.wire.messages import Complete, Reply, ReplyRow, Step
 from draftwire.wire.registry import Layout, MessageType, Status
 
+Drafted: TypeAlias = Sequence[tuple[int, QRow]] | ShardDraft
+"""K tokens with their q's; or, where the ranks of a drafter answer together, one shard of those."""
 
-def whole(step: Step, drafted: Sequence[tuple[int, QRow]], agreed: Agreed) -> Parts:
-    """Return REPLY and COMPLETE for K drafts with their q's.
+
+def tokens_of(drafted: Drafted) -> tuple[int, ...]:
+    """The K tokens."""
+    if isinstance(drafted, ShardDraft):
+        return drafted.tokens
+    return tuple(token for token, _ in drafted)
+
+
+def whole(step: Step, drafted: Drafted, agreed: Agreed) -> Parts:
+    """Return REPLY and COMPLETE for K drafts with their q's, or with one shard of them.
 
     The q bytes lie in new memory for every reply: a transport may still be writing the one before.
     Errors: ArithmeticRefusalError for a row that is no distribution or gives its token no ticket.
     """
-    policy = step.policy
+    policy, first = step.policy, step.first_position
+    if isinstance(drafted, ShardDraft):
+        shard = drafted.shard
+        rows: Sequence[ReplyRow] = encode_shard_rows(drafted, first, policy.layout, policy.support)
+    else:
+        shard = Shard(agreed.vocab_size, 0, agreed.vocab_size)
+        q = [row for _, row in drafted]
+        rows = encode_reply_rows(q, tokens_of(drafted), first, policy.layout, policy.support)
     reply = Reply(
         session=step.session,
         slot=step.slot,
         layout=policy.layout,
         generation=step.generation,
         round=step.round,
-        first_position=step.first_position,
+        first_position=first,
         prefix_digest=step.prefix_digest,
         context_version=step.context_version,
-        shard_index=0,
-        shard_count=1,
-        shard_begin=0,
-        shard_end=agreed.vocab_size,
-        support=agreed.vocab_size if policy.layout is Layout.DENSE else policy.support,
-        rows=encode_reply_rows(
-            [row for _, row in drafted],
-            [token for token, _ in drafted],
-            step.first_position,
-            policy.layout,
-            policy.support,
-        ),
+        shard_index=shard.rank,
+        shard_count=shard.size,
+        shard_begin=shard.begin,
+        shard_end=shard.end,
+        support=shard.width if policy.layout is Layout.DENSE else policy.support,
+        rows=rows,
     )
     frame = encode_frame(agreed.version, MessageType.REPLY, *encode(reply))
-    size = reply_bytes(policy.layout, agreed.vocab_size, policy.depth, policy.support)
+    size = reply_bytes(policy.layout, shard.width, policy.depth, policy.support)
     return [*frame, *_complete(step, Status.OK, agreed, size, frame_checksum(frame))]
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
+from draftwire.kernels.shards import Shard
 from draftwire.session.flight import Flight
 from draftwire.session.held import Held
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import NO_RIDER, Dropped, Proposal, Received, require_fit
 from draftwire.session.reasons import DECLINED, LOST_CODES, DropReason, reason_of
+from draftwire.session.shards import ShardFlight
 from draftwire.session.table import Input, State, advance
 from draftwire.wire.agreement import Agreed, require_policy
 from draftwire.wire.messages import (
@@ -41,7 +44,8 @@ class AskingSession:
     under a reason and counted in ``drops``. What arrives after ``give_up`` is never used, whatever
     is in it (law 4).
 
-    clock: seconds, to time the audit with; None = it is not timed.
+    clock: seconds, to time the audit with; None = not timed. shard: what a reply holds where it is
+    one of several; proposals are then of that shard alone and not audited here (P29).
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class AskingSession:
         context_version: int = 0,
         audit: bool = True,
         clock: Callable[[], float] | None = None,
+        shard: Shard | None = None,
     ) -> None:
         if not prompt:
             raise ValueError("a session begins with at least one committed token")
@@ -79,6 +84,7 @@ class AskingSession:
         self._last: CommitRider | None = None  # how the round before ended
         self._last_token: int | None = None  # and the token that was drawn in it
         self._held = Held()
+        self._flight_of = Flight if shard is None else partial(ShardFlight, part=shard)
 
     # what is committed
 
@@ -156,7 +162,7 @@ class AskingSession:
         )
         if opening:
             self._held.opening(self.generation)
-        self._flight = Flight(step, agreed.vocab_size, asked_at=now, deadline=deadline)
+        self._flight = self._flight_of(step, agreed.vocab_size, asked_at=now, deadline=deadline)
         self._last = None
         return step
 

@@ -10,6 +10,7 @@ from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels import cpu
 from draftwire.kernels.payload import decode_reply_rows
 from draftwire.kernels.rows import QRow
+from draftwire.kernels.shards import Shard
 from draftwire.kernels.words import first_words
 from draftwire.session.proposal import Proposal, Received
 from draftwire.wire.agreement import reply_bytes
@@ -54,6 +55,11 @@ class Flight:
         """Read the identity that both answers are held against."""
         self.identity = _identity(self.step)
 
+    @property
+    def shard(self) -> Shard:
+        """What part of the vocabulary the reply has to hold: all of it."""
+        return Shard(self.vocab_size, 0, self.vocab_size)
+
     def check_identity(self, message: Reply | Complete) -> None:
         """Refuse a message whose identity is not the STEP's, field by field."""
         found = _identity(message)
@@ -70,7 +76,7 @@ class Flight:
 
     def hold(self, reply: Reply, received: Received) -> None:
         """Take the q's of a REPLY into memory of their own (P12, P14); not yet a proposal."""
-        self._check_shape(reply, received.payload_bytes)
+        self.check_shape(reply, received.payload_bytes)
         self.rows = decode_reply_rows(reply, self.vocab_size)
         self.tokens = tokens_of(reply.rows)
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
@@ -102,19 +108,21 @@ class Flight:
         step = self.step
         return Proposal(self.tokens, self.rows, step.generation, step.round, step.first_position)
 
-    def _check_shape(self, reply: Reply, payload_bytes: int) -> None:
+    def check_shape(self, reply: Reply, payload_bytes: int) -> None:
+        """Refuse a REPLY of another layout, shard, depth or size than the STEP asks for."""
         policy = self.step.policy
         if reply.layout != policy.layout:
             _refuse(_CODE.BAD_FIELD, "layout", f"layout {reply.layout.name} was not asked")
-        shard = (reply.shard_index, reply.shard_count, reply.shard_begin, reply.shard_end)
-        if shard != (0, 1, 0, self.vocab_size):
-            _refuse(_CODE.WRONG_SHARD, "shard_index", "it does not hold the whole vocabulary")
+        shard = self.shard
+        held = (reply.shard_index, reply.shard_count, reply.shard_begin, reply.shard_end)
+        if held != (shard.rank, shard.size, shard.begin, shard.end):
+            _refuse(_CODE.WRONG_SHARD, "shard_index", f"it holds {held}, not {shard}")
         if len(reply.rows) != policy.depth:
             _refuse(_CODE.BAD_FIELD, "depth", f"{len(reply.rows)} positions, not {policy.depth}")
-        width = self.vocab_size if policy.layout is Layout.DENSE else policy.support
+        width = shard.width if policy.layout is Layout.DENSE else policy.support
         if reply.support != width:
             _refuse(_CODE.WRONG_SIZE, "support", f"{reply.support} entries a row, not {width}")
-        expected = reply_bytes(policy.layout, self.vocab_size, policy.depth, policy.support)
+        expected = reply_bytes(policy.layout, shard.width, policy.depth, policy.support)
         if payload_bytes != expected:
             _refuse(_CODE.WRONG_SIZE, "reply_bytes", f"{payload_bytes} bytes, not {expected}")
 

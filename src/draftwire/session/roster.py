@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.kernels.rows import QRow
 from draftwire.session.answering import AnsweringSession
+from draftwire.session.answers import Drafted
 from draftwire.session.proposal import DraftTask, Parts
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.codec import encode
@@ -17,10 +16,12 @@ from draftwire.wire.fields import FIELD_NAMES
 from draftwire.wire.frames import encode_frame
 from draftwire.wire.messages import Cancel, Commit, ErrorMessage, Message, Reset, Step
 from draftwire.wire.registry import MessageType, Status
+from draftwire.wire.values import quickly_made
 
 _FOLLOWED: Final = (Step, Commit, Reset, Cancel)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Todo:
     """What a message asks of the program: bytes to send, a task to do, sessions that have ended.
@@ -72,7 +73,7 @@ class Roster:
         except ProtocolError as error:
             return Todo(self._error(message, error), refused=True)
 
-    def reply(self, task: DraftTask, drafted: Sequence[tuple[int, QRow]]) -> Parts:
+    def reply(self, task: DraftTask, drafted: Drafted) -> Parts:
         """Return the bytes that answer a task; none if nobody wants it any more."""
         session = self._sessions.get(task.session)
         return [] if session is None else session.reply(task, drafted)
