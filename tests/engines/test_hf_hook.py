@@ -150,6 +150,12 @@ def test_a_seed_repeats_the_text_and_another_does_not() -> None:
     assert len(set(map(tuple, texts))) == 3
     with pytest.raises(ConfigurationError, match="seed"):
         run(model, [PROMPT], local_drafter(model), seed=1 << 128, **options)
+    for odd in (1.5, "ab", [0.5], [1, 2]):
+        with pytest.raises(ConfigurationError, match="seed"):
+            run(model, [PROMPT], local_drafter(model), seed=odd, **options)
+    for same in (np.int64(7), torch.tensor(7)):
+        again = run(model, [PROMPT], local_drafter(model), seed=same, **options)[0].tolist()
+        assert again == texts[0]
 
 
 def test_r13_rows_of_a_batch_are_the_requests_that_they_would_be_alone() -> None:

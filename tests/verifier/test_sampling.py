@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from draftwire.errors import ConfigurationError
@@ -29,11 +30,29 @@ from draftwire.verifier.sampling import Sampling
         ("stream", 1 << 64),
         ("max_tokens", 0),
         ("stop", ("",)),
+        ("stop", "end"),
+        ("stop", (1,)),
+        ("stop", None),
+        ("seed", 1.0),
+        ("seed", "1"),
+        ("top_k", 2.5),
+        ("max_tokens", None),
+        ("max_tokens", 2.5),
+        ("stream", 1.5),
+        ("temperature", None),
+        ("temperature", "1"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=name):
         Sampling(**{name: value})  # type: ignore[arg-type]
+
+
+def test_numpys_numbers_are_the_same_numbers() -> None:
+    sampling = Sampling(seed=np.uint64(7), top_k=np.int32(3), temperature=np.float32(0.5))  # type: ignore[arg-type]
+    assert sampling.request_key() == Sampling(seed=7).request_key()
+    assert type(sampling.top_k) is int and sampling.temperature == 0.5
+    assert Sampling(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
 
 
 def test_an_explicit_seed_gives_the_same_key_again() -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any, Self, TypeAlias
+from operator import index
+from typing import Any, Self, SupportsIndex, TypeAlias
 
 import torch
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
@@ -28,7 +29,7 @@ from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 
-Seeds: TypeAlias = int | Sequence[int | None] | None
+Seeds: TypeAlias = SupportsIndex | Sequence[SupportsIndex | None] | None
 
 
 class RemoteDrafter(remote.RemoteDrafter):
@@ -134,14 +135,22 @@ def _decode(
 
 
 def _keys(seed: Seeds, rows: int) -> list[tuple[int | None, int]]:
-    """Return (seed, stream) of each row."""
-    if seed is None or isinstance(seed, int):
-        return [(seed, row) for row in range(rows)]
-    if len(seed) != rows:
+    """Return (seed, stream) of each row; whole numbers and sequences of torch and NumPy as well."""
+    if seed is None:
+        return [(None, row) for row in range(rows)]
+    try:
+        return [(index(seed), row) for row in range(rows)]  # type: ignore[arg-type]
+    except TypeError:  # no whole number, so one a row
+        pass
+    try:
+        several = [None if one is None else index(one) for one in seed]  # type: ignore[union-attr]
+    except TypeError as error:
+        raise ConfigurationError("a seed is a whole number: give one, or one a row") from error
+    if len(several) != rows:
         raise ConfigurationError(
-            f"{len(seed)} seeds for {rows} rows: give one a row, or a single one"
+            f"{len(several)} seeds for {rows} rows: give one a row, or a single one"
         )
-    return [(one, 0) for one in seed]
+    return [(one, 0) for one in several]
 
 
 def _joined(input_ids: torch.Tensor, texts: Sequence[Sequence[int]], pad: Any) -> torch.Tensor:
