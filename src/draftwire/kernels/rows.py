@@ -9,11 +9,13 @@ import numpy as np
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact.counts import TICKETS, Counts
+from draftwire.wire.values import quickly_made
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True, eq=False)
 class QRow:
     """q of one position as counts of 2^24 tickets (A10).

@@ -10,6 +10,7 @@ from draftwire.kernels.rows import QRow
 from draftwire.session.reasons import DropReason
 from draftwire.wire.messages import CommitRider, Message, ProposalPolicy
 from draftwire.wire.registry import Outcome
+from draftwire.wire.values import quickly_made
 
 Parts: TypeAlias = list[bytes | memoryview]
 """Bytes to be written, in order, for ``writev``; views in it stay as they are until then."""
@@ -44,6 +45,7 @@ def require_fit(outcome: Outcome, accepted: int, depth: int, token: int | None) 
         raise ValueError("ENDED comes without a token, every other outcome with one")
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Received:
     """A message as it came: with the size and the CRC32C of its payload.
@@ -56,6 +58,7 @@ class Received:
     checksum: int
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """K drafts with the K q's they were drawn from: whole, validated and audited.
@@ -84,6 +87,7 @@ class Dropped:
     detail: str = ""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class DraftTask:
     """One proposal that the drafter is to make.

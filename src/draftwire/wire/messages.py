@@ -21,6 +21,7 @@ from draftwire.wire.registry import (
     Role,
     Status,
 )
+from draftwire.wire.values import quickly_made
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Hello:
     target_identity: bytes
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ProposalPolicy:
     """How a proposal is made: fixed before the first draw, independent of any drawn token.
@@ -69,6 +71,7 @@ class ProposalPolicy:
     min_p: int = 0
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class CommitRider:
     """How the round before ended, carried by the next STEP; round 0 and NONE: there is none."""
@@ -78,6 +81,7 @@ class CommitRider:
     outcome: Outcome
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Step:
     """Ask for one proposal from the committed prefix; see STEP_FIELDS.
@@ -112,6 +116,7 @@ class Step:
         return len(self.tokens)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ReplyRow:
     """One position of a proposal, q still as raw bytes (``q`` may be a view into a receive buffer).
@@ -126,6 +131,7 @@ class ReplyRow:
     q: bytes | memoryview
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Reply:
     """All positions of one proposal; see REPLY_FIELDS."""
@@ -151,6 +157,7 @@ class Reply:
         return len(self.rows)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Complete:
     """Ends a reply, or says why there is none; only after it is a proposal whole."""
