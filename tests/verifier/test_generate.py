@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 from collections import Counter
@@ -264,6 +265,23 @@ def test_an_iteration_that_breaks_off_frees_both_sides() -> None:
                     break
         assert not engine.contexts
         assert not target.requests
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_l32_texts_that_nobody_closes_keep_no_slot(begun: bool) -> None:
+    target = ToyTarget(mixed(V, 2), V)
+    sampling = Sampling(seed=1, max_tokens=30)
+    with drafting("colocated", near(), target) as client:
+        for _ in range(100):
+            abandoned = generate(target, client, (1,), sampling, DENSE)
+            if begun:
+                next(abandoned)
+        del abandoned
+        gc.collect()
+        assert target.requests == []
+        running = generate(target, client, (1,), sampling, DENSE)
+        list(running)
+        assert running.report.drafted_rounds > 0
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -144,6 +144,11 @@ class Generation(Generic[Context], Iterator[Emission]):
         """Close."""
         self.close()
 
+    def __del__(self) -> None:
+        """Close what nobody closed, so that a text that was never begun keeps no slot for ever."""
+        if getattr(self, "_open", None) is not None:  # there is none where __init__ has refused
+            self.close()
+
     def close(self) -> None:
         """Free the request on both sides; may be called twice."""
         self._emissions.close()
