@@ -36,6 +36,24 @@ def test_the_table_of_the_origin_to_the_byte(cli: Cli) -> None:
     assert round(found["layouts"][-1]["request_ms"], 3) == 0.259
 
 
+def test_both_ownerships_over_both_kinds_of_link(cli: Cli) -> None:
+    """One shard a link is half the bytes and half the time; the leader's link carries it all."""
+    ranks = json.loads(cli(*ORIGIN, "--json").out)["ranks"]
+    found = {
+        row["placement"]: (row["link_request"], row["link_batch"], row["fabric_batch"])
+        for row in ranks
+    }
+    whole = (2_585_600, 10_342_400, 10_342_400)
+    assert found == {
+        "request-sharded, leader link, then broadcast": whole,
+        "vocabulary-sharded, leader link, then broadcast": whole,
+        "request-sharded, rank-to-rank links": (2_585_600, 5_171_200, 0),
+        "vocabulary-sharded, rank-to-rank links": (1_292_800, 5_171_200, 0),
+    }
+    assert [round(row["link_request_ms"], 3) for row in ranks] == [0.517, 0.517, 0.517, 0.259]
+    assert [round(row["link_batch_ms"], 3) for row in ranks] == [2.068, 2.068, 1.034, 1.034]
+
+
 def test_the_table_is_readable(cli: Cli) -> None:
     ran = cli(*ORIGIN)
     assert ran.code == ExitCode.OK

@@ -23,6 +23,7 @@ from draftwire.cli.options import (
     flag,
 )
 from draftwire.errors import ConfigurationError
+from draftwire.verifier.ownership import PLACEMENTS
 from draftwire.wire.agreement import q_bytes, reply_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.registry import (
@@ -93,6 +94,30 @@ def _line(name: str, choice: LayoutChoice, width: int, depth: int, batch: int, g
         request_ms=link_ms(request, gbps),
         batch_ms=link_ms(batch * request, gbps),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RankLine:
+    """One placement of a target over two ranks: dense q bytes on the busiest link and inside."""
+
+    placement: str
+    link_request: int
+    link_batch: int
+    fabric_batch: int
+    link_request_ms: float
+    link_batch_ms: float
+
+
+def rank_table(vocab: int, depth: int, batch: int, gbps: float) -> list[RankLine]:
+    """Return both ownerships over both kinds of link (origin, "vocabulary-sharded TP2")."""
+    lines = []
+    for placement in PLACEMENTS:
+        one = placement.link_bytes(vocab, depth, 1)
+        all_ = placement.link_bytes(vocab, depth, batch)
+        fabric = placement.fabric_bytes(vocab, depth, batch)
+        name, times = placement.name, (link_ms(one, gbps), link_ms(all_, gbps))
+        lines.append(RankLine(name, one, all_, fabric, *times))
+    return lines
 
 
 def link_ms(size: int, gbps: float) -> float:
@@ -222,6 +247,9 @@ def _as_json(
             "slots": wish.slots,
             "link_gbps": gbps,
             "layouts": [asdict(line) for line in lines],
+            "ranks": [
+                asdict(line) for line in rank_table(wish.vocab, wish.depth, wish.batch, gbps)
+            ],
             "dense_in_flight_bytes": in_flight,
             "preflight": {"layout": str(wish.choice), "limits": limits, "broken": faults}
             if limits
@@ -259,6 +287,20 @@ def _as_text(
         f"{wish.slots} dense batch slot{'s' if wish.slots > 1 else ''} in flight:"
         f" {in_flight:,} bytes ({in_flight / 2**20:.2f} MiB) per full copy on each endpoint",
     ]
+    out += ["", *_rank_text(rank_table(wish.vocab, wish.depth, wish.batch, gbps))]
     if limits and not faults:
         out += ["", f"fits: {wish.choice} is carried by {', '.join(map(flag, limits))}"]
     return "\n".join(out)
+
+
+def _rank_text(lines: list[RankLine]) -> list[str]:
+    width = max(len(line.placement) for line in lines)
+    return [
+        f"dense q over {SHARDS} ranks: bytes on the busiest link, copied inside, ms on that link",
+        f"{'':{width}}  {'request':>13} {'batch':>13}  {'inside':>13}  {'request':>7} {'batch':>7}",
+        *(
+            f"{line.placement:{width}}  {line.link_request:>13,} {line.link_batch:>13,}"
+            f"  {line.fabric_batch:>13,}  {line.link_request_ms:>7.3f} {line.link_batch_ms:>7.3f}"
+            for line in lines
+        ),
+    ]
