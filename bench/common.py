@@ -62,6 +62,18 @@ def alternate(
     return times
 
 
+def in_blocks(
+    ways: Mapping[str, Callable[[], object]], repeats: int, blocks: int = 10
+) -> dict[str, list[float]]:
+    """Time each way ``repeats`` times in blocks that take turns: each way in its steady state."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(blocks):
+        for name, way in ways.items():
+            once = alternate({name: way}, repeats // blocks)
+            times[name] += once[name]
+    return times
+
+
 def ratio(times: Mapping[str, list[float]], ours: str, peer: str) -> float:
     """Return the median over the turns of our time by the peer's."""
     return statistics.median(a / b for a, b in zip(times[ours], times[peer], strict=True))

@@ -4,6 +4,9 @@ This process asks; one drafts with prepared q's (it draws, encodes and answers a
 does), one quantises prepared logits as well, one echoes. A round is STEP there, REPLY and COMPLETE
 back, validated and audited, and the commit that rides in the next STEP; an echo is the same number
 of bytes there and back with nothing done to them. All of them wait in the kernel, nobody spins.
+
+Measured twice: in turns, where each finds both processes asleep for as long, and in blocks, where
+an echo's peer has hardly fallen asleep again when it is woken and a round's has.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.common import Goal, Result, alternate, medians
+from bench.common import Goal, Result, alternate, in_blocks, medians
+from bench.stages import Stages
 from draftwire.drafter.engine import DraftEngine
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, Proposer, propose
@@ -164,14 +168,39 @@ class Rounds:
     def __init__(self, client: DraftClient) -> None:
         """Open the request."""
         self.request: ClientRequest = client.open((1, 2, 3), 99)
+        self._drafts: tuple[int, ...] = ()
 
     def __call__(self) -> None:
         """Ask, take the proposal, and commit two drafts and a correction."""
+        self.propose()
+        self.commit()
+
+    def propose(self) -> float:
+        """Ask and take the proposal; returns the seconds that its audit took."""
+        before = self.request.traffic.audit_seconds
         proposal = self.request.propose(POLICY)
         if not isinstance(proposal, Proposal):
             raise SystemExit(f"a round was lost: {proposal}")
-        tokens = [*proposal.tokens[:2], (proposal.tokens[2] + 1) % VOCABULARY]
+        self._drafts = proposal.tokens
+        return self.request.traffic.audit_seconds - before
+
+    def commit(self) -> None:
+        """Commit two of the drafts and a correction."""
+        tokens = [*self._drafts[:2], (self._drafts[2] + 1) % VOCABULARY]
         self.request.commit(Outcome.CORRECTION, 2, tokens)
+
+
+def stages(repeats: int) -> dict[str, float]:
+    """Return the median microseconds of each stage of a round within this process."""
+    found = Stages()
+    program = DrafterProgram(
+        PreparedLogits(), DrafterConfig(), proposer=found.watch_proposer(PreparedProposals())
+    )
+    with LocalDrafter(program, NoTarget(), through=found.watch_channel) as local:
+        rounds = Rounds(local)
+        for _ in range(repeats):
+            found.round(rounds.propose, rounds.commit)
+    return medians({stage: times[repeats // 10 :] for stage, times in found.seconds.items()})
 
 
 class Echo:
@@ -214,12 +243,21 @@ def run(quick: bool) -> Result:
             ECHO: Echo(echo),
         }
         times = alternate(ways, repeats, warm_up=50)
+        steady = in_blocks({name: ways[name] for name in (ROUND, ECHO)}, repeats)
     result.figures["microseconds, p50"] = medians(times)
     result.figures["microseconds, p99"] = {
         name: round(float(np.percentile(each, 99)) * 1e6, 1) for name, each in times.items()
     }
-    p50 = {name: float(np.percentile(times[name], 50)) for name in (ROUND, ECHO)}
-    result.goals.append(Goal("loopback round / bare TCP echo, p50", p50[ROUND] / p50[ECHO], LIMIT))
+    result.figures["microseconds, p50, in blocks"] = medians(steady)
+    pieces = stages(repeats)
+    result.figures["microseconds, p50, where they go, within one process"] = pieces
+    beyond = float(np.median(steady[ROUND])) * 1e6 - sum(pieces.values())
+    result.figures["microseconds, p50, beyond these: sockets, two wake-ups, cold caches"] = round(
+        beyond, 1
+    )
+    for how, found in (("in turns", times), ("in blocks", steady)):
+        value = float(np.median(found[ROUND]) / np.median(found[ECHO]))
+        result.goals.append(Goal(f"loopback round / bare TCP echo, p50, {how}", value, LIMIT))
     return result
 
 
