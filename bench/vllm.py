@@ -161,13 +161,13 @@ def _split(runs: list[dict[str, Any]], drafter: dict[str, Any]) -> dict[str, Any
     total = sum(run["propose"] for run in runs)
     taken = sum(run["taken"] for run in runs)
     audit = sum(run["audit"] for run in runs)
-    rest = total - drafter["model"] - drafter["codec"] - taken
+    rest = total - drafter["draft"] - taken
     return {
         "propose, ms a step": each(total),
-        "  drafter: model and draws": each(drafter["model"]),
-        "  codec, drafter's side": each(drafter["codec"]),
-        "  codec, verifier's side (checks included)": each(taken - audit),
-        "  audit": each(audit),
+        "  drafter: its model": each(drafter["model"]),
+        "  drafter: quantising, draws, codec": each(drafter["draft"] - drafter["model"]),
+        "  verifier: codec and checks": each(taken - audit),
+        "  verifier: audit": each(audit),
         "  wire, wake-ups, what is left": each(rest),
         "verification, ms a step": each(sum(run["verify"] for run in runs)),
     }
@@ -284,15 +284,15 @@ def _counts(engine: Any, ledger: Any, taken: list[float]) -> dict[str, Any]:
 
 
 def serve_drafter(options: argparse.Namespace, out: IO[str]) -> None:
-    """Run the drafter, and say how long its model and its encoder took since the last reset."""
+    """Run the drafter, and say how long its model and all of its drafting took since a reset."""
     import threading
 
-    from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
+    from draftwire.drafter.program import DrafterConfig, DrafterProgram
     from draftwire.drafter.serve import DrafterServer
     from draftwire.engines.hf.draft import HfDraftEngine
     from draftwire.transport.tcp import listen
 
-    spent = {"model": 0.0, "codec": 0.0}
+    spent = {"draft": 0.0, "model": 0.0}
 
     def timed(owner: Any, name: str, key: str) -> None:
         original = getattr(owner, name)
@@ -306,8 +306,8 @@ def serve_drafter(options: argparse.Namespace, out: IO[str]) -> None:
 
         setattr(owner, name, wrapper)
 
-    timed(DrafterProgram, "_drafts", "model")
-    timed(Connection, "answer", "codec")
+    timed(DrafterProgram, "draft", "draft")
+    timed(HfDraftEngine, "extend", "model")
     engine = HfDraftEngine.from_folder(options.drafter)
     config = DrafterConfig(max_sessions=16, max_slots=16, max_depth=options.depth)
     program: DrafterProgram[Any] = DrafterProgram(engine, config)

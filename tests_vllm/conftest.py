@@ -67,8 +67,8 @@ def bench(tiny: Path) -> Iterator[Bench]:
             tiny,
             **remote_arguments(line.address, deadline_ms=20_000, layout="sparse:8"),
             block_size=32,
-            num_gpu_blocks_override=80,
-            max_num_batched_tokens=192,
+            num_gpu_blocks_override=40,
+            max_num_batched_tokens=100,
             max_num_seqs=96,
         ) as engine,
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
+from contextlib import suppress
 from types import TracebackType
 
 from draftwire.transport.tcp import Address
@@ -42,10 +43,8 @@ class Line:
     def cut(self) -> None:
         """End every connection."""
         for each in list(self._open):
-            try:
+            with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
 
     def _accept(self) -> None:
         while True:
@@ -76,6 +75,8 @@ class Line:
             pass
         for end in (source, sink):
             self._open.discard(end)
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # closing alone leaves a blocked reader waiting
             end.close()
 
     def _patience(self) -> float:

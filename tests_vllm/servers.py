@@ -17,6 +17,7 @@ from pathlib import Path
 from draftwire.engines.vllm.config import PROPOSER, WORKER
 
 START_SECONDS = 600
+COMMAND = Path(__file__).with_name("vllm_command.py")
 
 
 def free_port() -> int:
@@ -67,7 +68,7 @@ def flags(drafter_port: int, *, depth: int = 5, deadline_ms: float = 5000) -> li
 @contextmanager
 def vllm_serve(folder: Path, port: int, arguments: Sequence[str], log: Path) -> Iterator[str]:
     """Run ``vllm serve`` and yield its URL once it answers."""
-    command = [str(Path(sys.executable).parent / "vllm"), "serve", str(folder)]
+    command = [sys.executable, str(COMMAND), "serve", str(folder)]
     command += ["--served-model-name", "target", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "16"]
     command += ["--max-model-len", "512", "--generation-config", "vllm", *arguments]

@@ -90,5 +90,5 @@ def test_a_changed_private_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     monkeypatch.delattr(GPUModelRunner, "_input_fits_in_drafter")
-    with pytest.raises(ConfigurationError, match="GPUModelRunner._input_fits_in_drafter"):
+    with pytest.raises(ConfigurationError, match=r"GPUModelRunner\._input_fits_in_drafter"):
         compatibility.require_vllm()

