@@ -1,8 +1,8 @@
 """The q bytes of a reply that is one shard of several, and whether the shards are one q (P19).
 
 A shard alone is judged by everything that can be said of it alone: its place, its size, its ids and
-its numbers. That the shards together hold M tickets, name one token and were drawn with the right word
-only all of them can say, and one gathering of a few numbers says it.
+its numbers. That the shards together hold M tickets, name one token and were drawn with the right
+word only all of them can say, and one gathering of a few numbers says it.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def settle(
     """Whether the shards are one proposal: None, or why all of it is dropped on every rank.
 
     draft: what this rank has, or why it has none. depth: K as asked. words: the K words that the
-    proposal was drawn with, on the leader, to audit with (A22); None = no audit. The leader decides:
-    every shard is there; all name the same tokens (BAD_FIELD); each row's tickets sum to M
+    proposal was drawn with, on the leader, to audit with (A22); None = no audit. The leader decides
+    whether every shard is there; all name the same tokens (BAD_FIELD); each row's tickets sum to M
     (WRONG_MASS); the token has one (ZERO_Q_AT_TOKEN); the word draws it (AUDIT_FAILED).
     """
     gathered = yield from gather(_facts(shard, draft, depth))
