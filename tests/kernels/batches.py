@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from draftwire.kernels.backend import QRows, load
+from draftwire.kernels.torch_backend import TorchBackend
 from draftwire.kernels.triton_backend import TritonBackend
 from draftwire.kernels.triton_tiles import Tiling
 from draftwire.wire.messages import ProposalPolicy
@@ -18,6 +19,7 @@ torch.set_num_threads(1)
 
 NUMPY = load("numpy")
 TORCH = load("torch")
+DEVICE = TorchBackend("cpu", by_row=False)  # what torch does on a GPU, here on the CPU
 TRITON = load("triton")
 BLOCKS_OF_16 = TritonBackend("cpu", Tiling(block=16))  # several blocks a row at small V
 

@@ -17,6 +17,7 @@ from draftwire.wire.registry import TICKETS, Layout
 
 from .batches import (
     BLOCKS_OF_16,
+    DEVICE,
     NUMPY,
     POLICIES,
     TORCH,
@@ -34,11 +35,15 @@ SIZES = (1, 2, 3, 5, 7, 12, 17)
 
 
 def compare(backend, rows, given, seed):
-    """Quantise and draw on numpy and on a backend: indices of rows that differ by a bit."""
+    """Weigh, quantise and draw on numpy and on a backend: the rows that differ by a bit."""
     expected, status = NUMPY.quantise(rows, given)
     q, other = backend.quantise(backend.from_host(rows), given)
     wrong = set(differing(expected, host(backend, q)).tolist())
     wrong |= set(np.flatnonzero(status != backend.to_host(other)).tolist())
+    if given.temperature:
+        weights, _ = NUMPY.weights(rows, given.temperature)
+        found, _ = backend.weights(backend.from_host(rows), given.temperature)
+        wrong |= set(np.flatnonzero((weights != backend.to_host(found)).any(1)).tolist())
     words = np.random.default_rng(seed).integers(0, TICKETS, len(rows))
     tokens = backend.to_host(backend.draw(q, backend.from_host(words)))
     return wrong | set(np.flatnonzero(NUMPY.draw(expected, words) != tokens).tolist())
@@ -138,7 +143,7 @@ def test_words_are_the_exact_ones_on_every_backend():
     for request, address in zip(requests, addresses.tolist(), strict=True):
         words = KeyedWords(request).words(Address(*address, Domain.PROPOSAL))
         expected.append([next(words) for _ in range(4)])
-    for backend in (NUMPY, TORCH, TRITON):
+    for backend in (NUMPY, TORCH, DEVICE, TRITON):
         given = backend.from_host(keys), backend.from_host(addresses)
         for count in (1, 2, 4):
             found = backend.to_host(backend.words(*given, count))

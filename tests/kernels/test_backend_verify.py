@@ -16,9 +16,10 @@ from draftwire.kernels.resolve import Round, host_rows, resolve
 from draftwire.kernels.target_loops import target_weights
 from draftwire.wire.registry import TICKETS
 
-from .batches import BLOCKS_OF_16, NUMPY, POLICIES, TORCH, TRITON, host, moved, policy
+from .batches import BLOCKS_OF_16, DEVICE, NUMPY, POLICIES, TORCH, TRITON, host, moved, policy
 
-EVERY = (NUMPY, TORCH, TRITON)
+EVERY = (NUMPY, TORCH, DEVICE, TRITON)
+NAMES = ("numpy", "torch", "torch as on a device", "triton")
 DOMAINS = (Domain.ACCEPTANCE, Domain.CORRECTION, Domain.BONUS)
 
 
@@ -88,7 +89,7 @@ def test_6000_rounds_are_equal_on_numpy_torch_and_triton(index, size):
     logits, tokens, q, requests = rounds_of(1500, 3, size, seed=index + 50, given=given)
     expected, _ = verdicts_of(NUMPY, logits, tokens, q, draws_of(NUMPY, requests, 3))
     assert (expected[2] == RowStatus.OK).all()
-    for backend in (TORCH, TRITON):
+    for backend in EVERY[1:]:
         found, _ = verdicts_of(backend, logits, tokens, q, draws_of(backend, requests, 3))
         assert all((one == other).all() for one, other in zip(found, expected, strict=True))
 
@@ -98,7 +99,7 @@ def test_rounds_of_several_blocks_and_bfloat16_are_equal_on_triton():
     half = torch.from_numpy(logits).to(torch.bfloat16)
     wide = half.to(torch.float32).numpy()
     expected, _ = verdicts_of(NUMPY, wide, tokens, q, draws_of(NUMPY, requests, 2))
-    for backend in (TORCH, BLOCKS_OF_16):
+    for backend in (TORCH, DEVICE, BLOCKS_OF_16):
         draws = draws_of(backend, requests, 2)
         made = backend.verify(half, backend.from_host(tokens), moved(backend, q), draws)
         for one, other in zip(expected, (made.accepted, made.tokens, made.status), strict=True):
@@ -108,8 +109,9 @@ def test_rounds_of_several_blocks_and_bfloat16_are_equal_on_triton():
 def test_a_round_at_a_real_vocabulary_is_equal_on_torch():
     logits, tokens, q, requests = rounds_of(4, 5, 129_280, seed=5)
     expected, _ = verdicts_of(NUMPY, logits, tokens, q, draws_of(NUMPY, requests, 5))
-    found, _ = verdicts_of(TORCH, logits, tokens, q, draws_of(TORCH, requests, 5))
-    assert all((one == other).all() for one, other in zip(found, expected, strict=True))
+    for backend in (TORCH, DEVICE):
+        found, _ = verdicts_of(backend, logits, tokens, q, draws_of(backend, requests, 5))
+        assert all((one == other).all() for one, other in zip(found, expected, strict=True))
 
 
 def test_words_of_a_round_are_those_of_the_exact_layer():
@@ -156,7 +158,7 @@ def one_round(backend, masses, counts, token, first):
     return [int(each[0]) for each in found], resolve(backend, made, *moved_all, place)[0]
 
 
-@pytest.mark.parametrize("backend", EVERY, ids=lambda backend: backend.name)
+@pytest.mark.parametrize("backend", EVERY, ids=NAMES)
 def test_a_choice_within_its_bound_is_left_to_the_host_and_exact_there(backend):
     """p = 1/2, q = 3/4: the threshold 2/3 lies strictly inside one step of 48 bits."""
     edge = 2 * (1 << 48) // 3
@@ -173,11 +175,11 @@ def test_a_bound_of_nothing_is_seen(monkeypatch):
     monkeypatch.setattr(torch_verify, "bound_of", lambda size: 0.0)
     counts = [TICKETS * 3 // 4, TICKETS // 4]
     close = [2 * (1 << 48) // 3 + step for step in (-1, 0, 1)]
-    found = [one_round(TORCH, [1, 1], counts, 0, first)[0] for first in close]
+    found = [one_round(DEVICE, [1, 1], counts, 0, first)[0] for first in close]
     assert [status for _, _, status in found].count(RowStatus.UNDECIDED) < 2
 
 
-@pytest.mark.parametrize("backend", EVERY, ids=lambda backend: backend.name)
+@pytest.mark.parametrize("backend", EVERY, ids=NAMES)
 def test_d5_an_impossible_token_is_rejected_at_word_0_and_never_drawn(backend):
     quarter = TICKETS // 4
     for first in (0, 1, (1 << 48) - 1):
@@ -186,7 +188,7 @@ def test_d5_an_impossible_token_is_rejected_at_word_0_and_never_drawn(backend):
         assert verdict.token == 3  # p - q: 0, 0, -1/4, 1/2
 
 
-@pytest.mark.parametrize("backend", EVERY, ids=lambda backend: backend.name)
+@pytest.mark.parametrize("backend", EVERY, ids=NAMES)
 def test_g25_one_legal_id_is_always_the_token(backend):
     for first in (0, 12345, (1 << 48) - 1):
         counts = [TICKETS // 2, TICKETS // 4, TICKETS // 4]
@@ -196,7 +198,7 @@ def test_g25_one_legal_id_is_always_the_token(backend):
         assert (verdict.accepted, verdict.token) == (1, 1)
 
 
-@pytest.mark.parametrize("backend", EVERY, ids=lambda backend: backend.name)
+@pytest.mark.parametrize("backend", EVERY, ids=NAMES)
 def test_residual_over_the_full_vocabulary_not_the_sparse_support(backend):
     """q on two of four ids; p - q lives mostly outside the support."""
     logits = np.zeros((1, 4), np.float32)
@@ -209,7 +211,7 @@ def test_residual_over_the_full_vocabulary_not_the_sparse_support(backend):
         assert backend.to_host(drawn.tokens).tolist() == [token]
 
 
-@pytest.mark.parametrize("backend", EVERY, ids=lambda backend: backend.name)
+@pytest.mark.parametrize("backend", EVERY, ids=NAMES)
 def test_no_residual_is_a_status_never_another_token(backend):
     """p = q = (1/2, 1/2): nothing is left; and a correction of it is refused, as an error."""
     logits = np.zeros((2, 2), np.float32)
@@ -220,7 +222,7 @@ def test_no_residual_is_a_status_never_another_token(backend):
     assert backend.to_host(drawn.tokens).tolist() == [NO_TOKEN] * 2
 
 
-@pytest.mark.parametrize("backend", EVERY, ids=lambda backend: backend.name)
+@pytest.mark.parametrize("backend", EVERY, ids=NAMES)
 def test_e49_faults_of_one_request_are_its_own(backend):
     """NaN in a row that is judged; NaN behind a rejection is not looked at; a token without q."""
     logits, tokens, q, requests = rounds_of(8, 2, 5, seed=11)
@@ -275,14 +277,14 @@ def test_a_round_on_torch_never_waits_for_the_host(monkeypatch):
     def zeros(*shape, dtype=torch.int64):
         return torch.zeros(*shape, dtype=dtype, device="meta")
 
-    monkeypatch.setitem(TORCH._layouts, 3, (zeros(7), zeros(7)))
-    draws = TORCH.draws(zeros(4, 3, 2), zeros(4, 3), 3)
+    monkeypatch.setitem(DEVICE._layouts, 3, (zeros(7), zeros(7)))
+    draws = DEVICE.draws(zeros(4, 3, 2), zeros(4, 3), 3)
     for given in (policy(), policy(support=5), POLICIES[9], policy(0.0)):
-        q, _ = TORCH.quantise(zeros(12, 50, dtype=torch.float32), given)
-        assert TORCH.draw(q, zeros(12)).shape == (12,)
+        q, _ = DEVICE.quantise(zeros(12, 50, dtype=torch.float32), given)
+        assert DEVICE.draw(q, zeros(12)).shape == (12,)
         ids = None if q.ids is None else q.ids.view(4, 3, -1)
         rows = QRows(50, ids, q.counts.view(4, 3, -1))
-        made = TORCH.verify(zeros(4, 4, 50, dtype=torch.float32), zeros(4, 3), rows, draws)
+        made = DEVICE.verify(zeros(4, 4, 50, dtype=torch.float32), zeros(4, 3), rows, draws)
         assert made.tokens.shape == (4,)
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "generate": "The verifier: generate text with a target, drafted for elsewhere.",
     "keygen": "A new key that lets two machines know one another.",
     "sizes": "Bytes and link time of a configuration, and whether the negotiated limits carry it.",
+    "qualify": "How far the kernels of a backend are from the exact arithmetic, measured.",
     "conform": "Check vectors (JSON lines) against this implementation.",
 }
 

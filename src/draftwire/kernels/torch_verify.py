@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +26,7 @@ from draftwire.kernels.backend import (
 from draftwire.kernels.torch_quantise import check_logits, exp64, row_status
 from draftwire.wire.registry import TICKETS
 
-_SPAN: Final = 1 << 48  # values of the first two words
+SPAN: Final = 1 << 48  # values of the first two words
 
 
 def draw(q: QRows[Tensor], words: Tensor) -> Tensor:
@@ -48,19 +47,6 @@ def lookup(q: QRows[Tensor], tokens: Tensor) -> Tensor:
         return found.to(torch.int64).mul_(inside)
     same = (q.ids == tokens[..., None]) & inside[..., None]
     return (q.counts * same).sum(-1)
-
-
-def masses(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Largest logit and sum of the weights of (..., V) rows, both float64 (...), and the status."""
-    largest, status = row_status(logits)
-    if logits.device.type != "cpu":
-        return largest, _weights(logits, largest).sum(-1), status
-    # One row at a time in one buffer: it stays in the caches, and no fresh page is asked for.
-    sums = torch.empty_like(largest)
-    row = torch.empty(logits.shape[-1], dtype=torch.float64)
-    for at in np.ndindex(*largest.shape):
-        sums[at] = row.copy_(logits[at]).sub_(largest[at]).exp_().sum()
-    return largest, sums, status
 
 
 def _weights(logits: Tensor, largest: Tensor) -> Tensor:
@@ -136,20 +122,21 @@ def _judge(
     """Each of (B, K) drafts by itself: accepted, status of its row, fault of its q (A18)."""
     size = logits.shape[-1]
     rows = logits[:, : tokens.shape[1]]
-    largest, sums, status = masses(rows)
+    largest, status = row_status(rows)
     inside = (tokens >= 0) & (tokens < size)
     fault = torch.zeros_like(status)
     count = lookup(q, tokens)
     fault = fault.masked_fill(count == 0, int(RowStatus.ZERO_Q))
     fault = fault.masked_fill(~inside, int(RowStatus.OUT_OF_RANGE))
     at = tokens.masked_fill(~inside, 0)
+    u = first.to(torch.float64)
+    sums = _weights(rows, largest).sum(-1)
     score = rows.gather(2, at[..., None])[..., 0].to(torch.float64)
     d = score - largest
     weight = exp64(d.clamp(min=P_CUTOFF, max=0.0)).mul_(d >= P_CUTOFF)
-    threshold = weight * float(TICKETS * _SPAN) / (count.clamp(min=1) * sums)
+    threshold = weight * float(TICKETS * SPAN) / (count.clamp(min=1) * sums)
     margin = threshold * bound_of(size)
-    u = first.to(torch.float64)
-    yes = (threshold - margin >= _SPAN) | (u + 1 <= threshold - margin)
+    yes = (threshold - margin >= SPAN) | (u + 1 <= threshold - margin)
     # first = 0 never surely rejects a weight above zero, even where the threshold underflows.
     no = (weight == 0) | ((first > 0) & (u >= threshold + margin))
     undecided = ~(yes | no) & (status == 0)
