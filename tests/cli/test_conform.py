@@ -155,6 +155,24 @@ def test_what_is_no_vector_file_is_one_clear_error(
     assert len(ran.err.splitlines()) == 1
 
 
+LAW = {"id": "x", "op": "text_law", "bits": 1, "max_tokens": 1, "depths": [1], "end_tokens": []}
+LAW |= {"p": {"*": [1, 1]}, "q": {"*": [1, 1]}, "law": {"0": "1/2", "1": "1/2"}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"bits": 0}, {"bits": 1 << 70}, {"bits": "1"}, {"depths": []}, {"depths": [1 << 70]}]
+    + [{"max_tokens": 1 << 70}, {"p": {}}, {"q": {"*": [0, 0]}}],
+)
+def test_nonsense_in_a_law_ends_at_once(cli: Cli, tmp_path: Path, change: dict[str, Any]) -> None:
+    header = {"format": "draftwire-vectors", "version": 1, "kind": "laws", "count": 1}
+    file = tmp_path / "laws.jsonl"
+    file.write_text(json.dumps(header) + "\n" + json.dumps(LAW | change) + "\n")
+    ran = cli("conform", str(file))
+    wanted = {0} if not change else {ExitCode.CONFIGURATION, ExitCode.NOT_CONFORMING}
+    assert ran.code in wanted, ran.err
+
+
 def test_a_file_that_is_not_there_is_a_usage_error(cli: Cli, tmp_path: Path) -> None:
     assert cli("conform", str(tmp_path / "nothing.jsonl")).code == ExitCode.USAGE
     assert cli("conform").code == ExitCode.USAGE

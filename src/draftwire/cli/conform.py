@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,21 @@ import click
 from draftwire.cli.conformance import arithmetic, laws, transcripts, wire
 from draftwire.cli.conformance.reading import Mismatch, Vector, VectorFile, open_vectors
 from draftwire.errors import ConfigurationError, DraftwireError, ExitCode
+from draftwire.exact.words import WORD_BITS
 
 Check = Callable[[Vector], None]
+
+LANE_BITS: Final = 32  # of the generator, so of the widest word (A13)
+
+MALFORMED: Final = (
+    LookupError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    AttributeError,
+    struct.error,
+)
+"""What a check raises for a vector that lacks a field or holds nonsense in one."""
 
 CHECKS: Final[dict[str, dict[str, Check]]] = {
     "quantise": {
@@ -97,12 +111,14 @@ def _problem(file: VectorFile, checks: dict[str, Check], vector: Vector) -> str 
     if check is None:
         raise ConfigurationError(f'{file.path}, {vector["id"]}: no check for op "{vector["op"]}"')
     try:
+        if not 1 <= vector.get("bits", WORD_BITS) <= LANE_BITS:
+            raise ValueError(f"bits: a word has 1 to {LANE_BITS}")
         check(vector)
     except Mismatch as mismatch:
         return str(mismatch)
     except DraftwireError as error:
         return f"refused here: {error}"
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except MALFORMED as error:
         raise ConfigurationError(
             f"{file.path}, {vector['id']}: is not a whole {vector['op']} vector "
             f"({type(error).__name__}: {error})"

@@ -13,6 +13,7 @@ from draftwire.exact.words import Address, Domain
 
 MAX_WORDS: Final = 8  # at one address: the rows of a vector must decide within these
 MAX_TEXTS: Final = 1 << 20
+MAX_STEPS: Final = 64  # tokens of a text, drafts of a round
 
 Text = tuple[int, ...]
 
@@ -114,6 +115,11 @@ def _round(
 
 def check_text_law(vector: Vector) -> None:
     """The law of the emitted text, as fractions."""
+    depths, longest = vector["depths"], vector["max_tokens"]
+    if not depths or not all(0 <= depth <= MAX_STEPS for depth in [*depths, longest]):
+        raise ValueError(
+            f"depths and max_tokens must lie in 0..{MAX_STEPS}, and one depth be there"
+        )
     tables = Tables(vector)
     law = law_over_all_words(vector["bits"], lambda source: write_text(vector, tables, source))
     found = {" ".join(map(str, text)): law[text] for text in sorted(law)}
