@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from draftwire.drafter.limits import Allowance, PeerLimits, RefusalLog
+from draftwire.drafter.journal import DrafterJournal
+from draftwire.drafter.limits import Allowance, PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.serve import DrafterServer, serve
 from draftwire.errors import (
@@ -405,9 +406,11 @@ def test_the_log_of_refusals_is_bounded_escaped_and_counts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = iter([0.0, 0.1, 0.2, 1.5]).__next__
-    log = RefusalLog(clock)
+    log = DrafterJournal(clock)
     for index in range(4):
-        log.say("peer", ProtocolError(CODE.BAD_FIELD, f"{index}\n\x1b[31m%s" + "x" * 5000))
+        log.refused(
+            "peer", "127.0.0.1", ProtocolError(CODE.BAD_FIELD, f"{index}\n\x1b[31m%s" + "x" * 5000)
+        )
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     assert lines[0].startswith("peer was turned away: BAD_FIELD 0\\n\\x1b[31m%s")

@@ -1,17 +1,11 @@
-"""What one verifier may cost (P23, P24), and what is said about those that were turned away."""
+"""What one verifier may cost (P23, P24)."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
-from draftwire.errors import ConfigurationError, ProtocolError
+from draftwire.errors import ConfigurationError
 from draftwire.transport.limits import TokenBucket
-
-_LOG: Final = logging.getLogger(__name__)
-_LONGEST_REASON: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,32 +60,3 @@ class Allowance:
     def refused(self, now: float) -> bool:
         """Book a message that a session refused; returns whether that was one too many."""
         return self._refusals.spend(1, now) > 0
-
-
-class RefusalLog:
-    """Says who was turned away and why, at most once a second, and how many were not named.
-
-    Nothing that a peer sent is a format, a second line or longer than a line.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Begin with nothing said. clock: seconds, monotonic."""
-        self._clock = clock
-        self._next = -1.0
-        self._unsaid = 0
-
-    def say(self, peer: str, error: Exception) -> None:
-        """Log one refusal, unless there was one in the last second."""
-        now = self._clock()
-        if now < self._next:
-            self._unsaid += 1
-            return
-        code = f" {error.code.name}" if isinstance(error, ProtocolError) else ""
-        more = f" (and {self._unsaid} more before)" if self._unsaid else ""
-        _LOG.warning("%s was turned away:%s %s%s", peer, code, one_line(error), more)
-        self._next, self._unsaid = now + 1.0, 0
-
-
-def one_line(error: Exception) -> str:
-    """Return an error's text escaped, so that it is printable and one short line."""
-    return str(error).encode("unicode_escape").decode("ascii")[:_LONGEST_REASON]

@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic
 
+from draftwire.drafter.connection import Connection
+from draftwire.drafter.counters import DrafterCounters
 from draftwire.drafter.engine import Context, DraftEngine
-from draftwire.drafter.limits import Allowance, PeerLimits
+from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, Proposer, propose
-from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
+from draftwire.errors import ConfigurationError
 from draftwire.exact.words import ProposalWords
 from draftwire.kernels.prepare import prepare
-from draftwire.session.link import AgreedEvent, Closed, Link
-from draftwire.session.proposal import DraftTask, Received
-from draftwire.session.roster import Roster
-from draftwire.transport.queue import OutQueue
+from draftwire.session.link import Link
+from draftwire.session.proposal import DraftTask
 from draftwire.wire.agreement import largest_reply_bytes, step_bytes, version_of
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
@@ -35,6 +35,8 @@ from draftwire.wire.registry import (
 )
 
 _LOG: Final = logging.getLogger(__name__)
+__all__ = ["Connection", "DrafterConfig", "DrafterProgram", "drafter_hello"]
+
 _U32_MAX: Final = (1 << 32) - 1
 
 
@@ -112,102 +114,6 @@ def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
     )
 
 
-class Connection(Generic[Context]):
-    """One verifier: its link, its sessions and the engine's contexts behind them."""
-
-    def __init__(
-        self,
-        program: DrafterProgram[Context],
-        link: Link,
-        clock: Callable[[], float],
-    ) -> None:
-        """Made by :meth:`DrafterProgram.connect`."""
-        self.outgoing = OutQueue()
-        self.closing = False
-        self.contexts: dict[int, Context] = {}
-        self.tasks: dict[int, DraftTask] = {}
-        self.roster: Roster | None = None
-        self.error: ProtocolError | None = None  # why it is closing, where there is a reason
-        self.pause = 0.0  # seconds for which nothing more may be read (P24)
-        self._program = program
-        self._clock = clock
-        self._link = link
-        self._allowance = Allowance(program.config.peer, clock())
-        self._frames = 0
-
-    def buffer(self) -> memoryview:
-        """Return where received bytes go."""
-        return self._link.buffer()
-
-    def filled(self, count: int) -> None:
-        """Take ``count`` received bytes: answers go to ``outgoing``, tasks to the next batch."""
-        now = self._clock()
-        event = self._link.filled(count, now)
-        while event is not None:
-            if isinstance(event, Received):
-                self._take(event)
-            elif isinstance(event, AgreedEvent):
-                self.roster = Roster(event.agreed)
-            elif isinstance(event, Closed):
-                self._close(event)
-            event = self._link.filled(0, now)
-        self.outgoing.push(self._link.outgoing())
-        frames = self._link.received.total()
-        self.pause = self._allowance.read(frames - self._frames, count, now)
-        self._frames = frames
-
-    def answer(self, task: DraftTask, draft: Draft | Status) -> None:
-        """Send a proposal, or why there is none, if the task is still wanted."""
-        if self.roster is None or self.closing:
-            return
-        if isinstance(draft, Draft):
-            parts = self.roster.reply(task, list(zip(draft.tokens, draft.rows, strict=True)))
-        else:
-            parts = self.roster.decline(task, draft)
-        self._link.send_parts(parts)
-        self.outgoing.push(self._link.outgoing())
-
-    def free(self) -> None:
-        """End every session and close its context."""
-        if self.roster is not None:
-            self.roster.close()
-        self.tasks.clear()
-        while self.contexts:
-            _, context = self.contexts.popitem()
-            self._program.engine.close(context)
-
-    def _begin(self, roster: Roster, task: DraftTask) -> None:
-        """Put a task into the next batch, or decline it when too many drafts are in flight."""
-        most = self._program.config.peer.max_positions
-        held = sum(each.policy.depth for each in self.tasks.values()) if most else 0
-        if most and held + task.policy.depth > most:
-            self._link.send_parts(roster.decline(task, Status.NO_SLOT))
-            return
-        self.tasks[task.session] = task
-        self._program.wait(self, task)
-
-    def _close(self, closed: Closed) -> None:
-        self.error = closed.error
-        self.closing = True
-        self.free()
-
-    def _take(self, received: Received) -> None:
-        assert self.roster is not None  # the link lets nothing through before HELLO is agreed
-        todo = self.roster.receive(received.message)
-        self._link.send_parts(todo.parts)
-        if todo.refused and self._allowance.refused(self._clock()):
-            code = ProtocolErrorCode.LIMIT_EXCEEDED
-            self._close(self._link.refuse(ProtocolError(code, "too many messages were refused")))
-            return
-        if todo.task is not None:
-            self._begin(self.roster, todo.task)
-        for session in todo.ended:
-            self.tasks.pop(session, None)
-            context = self.contexts.pop(session, None)
-            if context is not None:
-                self._program.engine.close(context)
-
-
 class DrafterProgram(Generic[Context]):
     """Serves any number of verifiers with one engine: bytes in, bytes out, batches between.
 
@@ -235,6 +141,8 @@ class DrafterProgram(Generic[Context]):
         """
         self.engine = engine
         self.config = config
+        self.counters = DrafterCounters()
+        self.draining = False
         self.connections: set[Connection[Context]] = set()
         self._hello = drafter_hello(engine, config)
         self._source = source
@@ -256,13 +164,16 @@ class DrafterProgram(Generic[Context]):
         link = Link(self._hello, self._clock(), self._key, nonce)
         connection = Connection(self, link, self._clock)
         self.connections.add(connection)
+        self.counters.connections += 1
         return connection
 
     def disconnect(self, connection: Connection[Context]) -> None:
         """The stream has ended: free everything the connection held (P17)."""
         connection.closing = True
         connection.free()
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.counters.ended += 1
 
     def wait(self, connection: Connection[Context], task: DraftTask) -> None:
         """Put a task into the next batch."""
@@ -273,26 +184,56 @@ class DrafterProgram(Generic[Context]):
         """Whether there is something to draft."""
         return bool(self._waiting)
 
+    @property
+    def queued(self) -> int:
+        """Proposals that were asked for and are not begun; any thread may ask."""
+        return len(self._waiting)
+
+    @property
+    def open_sessions(self) -> int:
+        """Sessions that were drafted for and are not over; any thread may ask."""
+        return sum(len(connection.contexts) for connection in tuple(self.connections))
+
+    @property
+    def slots_in_use(self) -> int:
+        """Proposals that somebody waits for; any thread may ask."""
+        return sum(len(connection.tasks) for connection in tuple(self.connections))
+
+    def drain(self) -> None:
+        """Take no more sessions; those that were drafted for go on."""
+        self.draining = True
+
     def draft(self) -> list[Connection[Context]]:
         """Draw the next batch, oldest tasks first; returns the connections that were answered."""
-        batch = [
-            (connection, task)
-            for connection, task in self._waiting[: self.config.max_batch]
-            if connection.tasks.get(task.session) is task
-        ]
+        oldest = self._waiting[: self.config.max_batch]
+        batch = [(each, task) for each, task in oldest if each.tasks.get(task.session) is task]
         del self._waiting[: self.config.max_batch]
+        self.counters.withdrawn += len(oldest) - len(batch)
         for connection, task in batch:
             del connection.tasks[task.session]
         if batch:
-            for (connection, task), draft in zip(batch, self._drafts(batch), strict=True):
+            began = self._clock()
+            drafts = self._drafts(batch)
+            self.counters.batches.add(len(batch))
+            self.counters.seconds.add(self._clock() - began)
+            for (connection, task), draft in zip(batch, drafts, strict=True):
+                self._count(draft)
                 connection.answer(task, draft)
         return [connection for connection, _ in batch]
 
     def shut_down(self) -> None:
         """Decline what waits: this drafter is going away."""
         for connection, task in self._waiting:
+            self._count(Status.SHUTTING_DOWN)
             connection.answer(task, Status.SHUTTING_DOWN)
         self._waiting.clear()
+
+    def _count(self, draft: Draft | Status) -> None:
+        if isinstance(draft, Draft):
+            self.counters.proposals += 1
+            self.counters.drafts += len(draft.tokens)
+        else:
+            self.counters.declined[draft] += 1
 
     def _drafts(
         self, batch: Sequence[tuple[Connection[Context], DraftTask]]
@@ -303,6 +244,7 @@ class DrafterProgram(Generic[Context]):
         except Exception:
             # The engine is not ours, and whatever it raises must cost one proposal, not the
             # program. The culprit is found by drafting alone, from contexts that are made again.
+            self.counters.engine_failures += 1
             for connection, task in batch:
                 self._forget(connection, task.session)
             if len(batch) == 1:
@@ -314,6 +256,7 @@ class DrafterProgram(Generic[Context]):
         context = connection.contexts.get(task.session)
         if context is None:
             context = connection.contexts[task.session] = self.engine.open()
+            self.counters.sessions += 1
         tokens = task.tokens
         # Shorter where it was made again after the engine failed, or where drafts were not the
         # model's; what it holds is the beginning of what is kept all the same.

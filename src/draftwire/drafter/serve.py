@@ -8,10 +8,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Generic, Self
 
+from draftwire.drafter.counters import TurnedAway
 from draftwire.drafter.engine import Context, DraftEngine
-from draftwire.drafter.limits import RefusalLog
+from draftwire.drafter.journal import DrafterJournal, name_of
 from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
@@ -19,7 +21,7 @@ from draftwire.transport.stream import READ, WRITE, PlainStream, Stream
 from draftwire.transport.tcp import Address, accept, bound_address, listen, seconds_until
 from draftwire.transport.tls import Tls, TlsFiles, tls_reason
 
-DRAIN_SECONDS: Final = 1.0
+FAREWELL_SECONDS: Final = 1.0
 
 
 class _Peer(Generic[Context]):
@@ -31,7 +33,9 @@ class _Peer(Generic[Context]):
         self.deadline = deadline  # of everything before HELLO is agreed
         self.resumes = 0.0  # until when nothing is read (P24)
         self.interest = stream.wants
-        self.name = _name(stream.socket)
+        self.address = _address(stream.socket)
+        self.name = name_of(self.address)
+        self.host = self.address[0] if self.address is not None else ""
 
 
 class DrafterServer(Generic[Context]):
@@ -60,13 +64,21 @@ class DrafterServer(Generic[Context]):
         self._peers: set[_Peer[Context]] = set()
         self._half_open: dict[_Peer[Context], None] = {}  # oldest first
         self._paused: set[_Peer[Context]] = set()
-        self._refusals = RefusalLog(time.monotonic)
+        self._journal = DrafterJournal(time.monotonic)
+        self._address = bound_address(listener)
         self._stopping = False
+        self._drain_seconds: float | None = None
+        self._drained_by = 0.0
 
     @property
     def address(self) -> Address:
         """Where it listens."""
-        return bound_address(self._listener)
+        return self._address
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes no more sessions; any thread may ask."""
+        return self._stopping or self._drain_seconds is not None
 
     def wake_descriptor(self) -> int:
         """Return a descriptor; a byte written to it ends the wait of ``run`` (signals do)."""
@@ -75,6 +87,21 @@ class DrafterServer(Generic[Context]):
     def stop(self) -> None:
         """Make ``run`` return soon; may be called from any thread or signal handler."""
         self._stopping = True
+        self._nudge()
+
+    def drain(self, seconds: float) -> None:
+        """Take no more sessions, and make ``run`` return when there are none left.
+
+        seconds: how long they may take. Asked a second time, it is as ``stop``. May be called from
+        any thread or signal handler.
+        """
+        if self._drain_seconds is not None:
+            self.stop()
+            return
+        self._drain_seconds = seconds
+        self._nudge()
+
+    def _nudge(self) -> None:
         try:
             self._wake.send(b"\0")
         except OSError:  # full, so it wakes anyway; or closed, so nobody waits
@@ -83,11 +110,25 @@ class DrafterServer(Generic[Context]):
     def run(self) -> None:
         """Serve until stopped, then tell every verifier, and close everything."""
         try:
-            while not self._stopping:
+            while not self._stopping and not self._drained():
                 self._turn()
-            self._drain()
+            self._say_goodbye()
         finally:
             self._close()
+
+    def _drained(self) -> bool:
+        """Begin to drain if that was asked for; returns whether the end of it has come."""
+        if self._drain_seconds is None:
+            return False
+        program = self._program
+        if not program.draining:
+            program.drain()
+            self._drained_by = time.monotonic() + self._drain_seconds
+            self._selector.unregister(self._listener)
+            self._listener.close()  # whoever follows us may listen there now
+            self._journal.draining(self._drain_seconds, program.open_sessions)
+        idle = not program.waiting and not program.open_sessions
+        return idle or time.monotonic() >= self._drained_by
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -122,10 +163,9 @@ class DrafterServer(Generic[Context]):
         """Seconds until something has to be done though nothing comes; None = there is nothing."""
         if self._program.waiting:
             return 0.0
-        if not self._half_open and not self._paused:
-            return None
-        times = [peer.deadline for peer in self._half_open] + [p.resumes for p in self._paused]
-        return max(seconds_until(min(times)), 0.0)
+        times = [self._drained_by] if self._program.draining else []
+        times += [peer.deadline for peer in self._half_open] + [p.resumes for p in self._paused]
+        return max(seconds_until(min(times)), 0.0) if times else None
 
     def _overdue(self, now: float) -> list[_Peer[Context]]:
         """Drop who has not agreed in time; return those that may be read from again."""
@@ -133,6 +173,7 @@ class DrafterServer(Generic[Context]):
             if peer.connection.roster is not None:
                 del self._half_open[peer]
             elif peer.deadline <= now:
+                self._count(TurnedAway.TOO_SLOW)
                 self._turn_away(peer, TimeoutError("it did not agree on HELLO in time"))
         resumed = [peer for peer in self._paused if peer.resumes <= now]
         self._paused.difference_update(resumed)
@@ -152,6 +193,7 @@ class DrafterServer(Generic[Context]):
     def _admit(self, accepted: socket.socket) -> None:
         full = len(self._peers) >= self._program.config.max_connections
         if self._half_open and (full or len(self._half_open) >= self._limits.max_half_open):
+            self._count(TurnedAway.CROWDED_OUT)
             self._turn_away(next(iter(self._half_open)), TimeoutError("others wait to connect"))
         try:
             stream = PlainStream(accepted) if self._tls is None else self._tls.accept(accepted)
@@ -160,17 +202,20 @@ class DrafterServer(Generic[Context]):
             return
         connection = self._program.connect()
         if connection is None:
+            self._count(TurnedAway.FULL)
             stream.socket.close()
             return
         peer = _Peer(stream, connection, time.monotonic() + self._limits.handshake_seconds)
         self._peers.add(peer)
         self._half_open[peer] = None
         self._selector.register(stream.socket, peer.interest, peer)
+        self._journal.opened(peer.name, peer.host)
 
     def _greet(self, peer: _Peer[Context]) -> None:
         try:
             peer.stream.greet()
         except OSError as error:
+            self._count(TurnedAway.NO_TLS)
             self._turn_away(peer, ConnectionError(f"no TLS: {tls_reason(error)}"))
             return
         if peer.stream.greeted:  # the peer's first message may be among what TLS has read
@@ -195,7 +240,7 @@ class DrafterServer(Generic[Context]):
             peer.resumes = time.monotonic() + connection.pause
             self._paused.add(peer)
         if connection.error is not None:
-            self._refusals.say(peer.name, connection.error)
+            self._journal.refused(peer.name, peer.host, connection.error)
 
     def _write(self, peer: _Peer[Context]) -> None:
         if peer not in self._peers:
@@ -227,8 +272,11 @@ class DrafterServer(Generic[Context]):
         peer.interest = interest
 
     def _turn_away(self, peer: _Peer[Context], error: Exception) -> None:
-        self._refusals.say(peer.name, error)
+        self._journal.refused(peer.name, peer.host, error)
         self._forget(peer)
+
+    def _count(self, why: TurnedAway) -> None:
+        self._program.counters.turned_away[why] += 1
 
     def _forget(self, peer: _Peer[Context]) -> None:
         if peer in self._peers:
@@ -236,15 +284,22 @@ class DrafterServer(Generic[Context]):
             self._half_open.pop(peer, None)
             self._paused.discard(peer)
             self._watch(peer, 0)
+            if peer.connection.roster is not None:
+                error = peer.connection.error
+                self._journal.closed(peer.name, "it left" if error is None else str(error))
             self._program.disconnect(peer.connection)
             _close_gently(peer.stream.socket)
 
-    def _drain(self) -> None:
-        """Answer what waits with SHUTTING_DOWN and give the peers a moment to take it."""
-        self._selector.unregister(self._listener)
-        self._listener.close()
+    def _say_goodbye(self) -> None:
+        """Answer everybody with SHUTTING_DOWN and give the peers a moment to take it."""
+        if not self._program.draining:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+        self._journal.ended(self._program.open_sessions)
         self._program.shut_down()
-        deadline = time.monotonic() + DRAIN_SECONDS
+        for peer in self._peers:
+            peer.connection.leave()
+        deadline = time.monotonic() + FAREWELL_SECONDS
         for peer in list(self._peers):
             self._write(peer)
         while any(peer.connection.outgoing for peer in self._peers):
@@ -271,9 +326,13 @@ def serve(
     port: int = 0,
     security: Security | None = None,
     ready: Callable[[Address], None] | None = None,
+    drain_seconds: float = 0.0,
+    watch: Callable[[DrafterServer[Context]], AbstractContextManager[object]] | None = None,
 ) -> None:
     """Serve ``engine`` until SIGINT or SIGTERM; returns then, with every context closed.
 
+    drain_seconds: after SIGTERM no session begins, and those that are open may go on for so long;
+    a second one, or SIGINT, ends that too. watch: entered while the server runs, for metrics.
     security: a key that verifiers have to prove, or certificates both ways; an address that other
     machines can reach is not listened on without one.
     ready: called with the bound address once verifiers can connect, after the arithmetic has been
@@ -287,21 +346,25 @@ def serve(
     program.warm_up()
     listener = listen(host, port, guarded=security is not None)
     with DrafterServer(program, listener, tls) as server:
-        restore = _take_signals(server)
+        restore = _take_signals(server, drain_seconds)
         try:
-            if ready is not None:
-                ready(server.address)
-            server.run()
+            with nullcontext() if watch is None else watch(server):
+                if ready is not None:
+                    ready(server.address)
+                server.run()
         finally:
             restore()
 
 
-def _take_signals(server: DrafterServer[Context]) -> Callable[[], None]:
-    """Let SIGINT and SIGTERM stop the server; returns what undoes that."""
+def _take_signals(server: DrafterServer[Context], drain_seconds: float) -> Callable[[], None]:
+    """Let SIGINT stop the server and SIGTERM drain it; returns what undoes that."""
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
     signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: server.stop()) for number in signals]
+    before = [
+        signal.signal(signal.SIGINT, lambda *_: server.stop()),
+        signal.signal(signal.SIGTERM, lambda *_: server.drain(drain_seconds)),
+    ]
     wake = signal.set_wakeup_fd(server.wake_descriptor(), warn_on_full_buffer=False)
 
     def restore() -> None:
@@ -328,9 +391,10 @@ def _close_gently(peer: socket.socket) -> None:
     peer.close()
 
 
-def _name(peer: socket.socket) -> str:
+def _address(peer: socket.socket) -> tuple[str, int] | None:
     """Return where a connection comes from, for the log."""
     try:
-        return str(Address(*peer.getpeername()[:2]))
+        host, port = peer.getpeername()[:2]
+        return host, port
     except OSError:
-        return "a peer that has gone"
+        return None

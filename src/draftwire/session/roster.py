@@ -26,13 +26,13 @@ _FOLLOWED: Final = (Step, Commit, Reset, Cancel)
 class Todo:
     """What a message asks of the program: bytes to send, a task to do, sessions that have ended.
 
-    refused: whether the bytes are an ERROR, because a session could not follow the message.
+    refused: the code of the ERROR in the bytes, where a session could not follow the message.
     """
 
     parts: Parts = field(default_factory=list)
     task: DraftTask | None = None
     ended: tuple[int, ...] = ()
-    refused: bool = False
+    refused: ProtocolErrorCode | None = None
 
 
 class Roster:
@@ -71,7 +71,7 @@ class Roster:
         try:
             return self._follow(message)
         except ProtocolError as error:
-            return Todo(self._error(message, error), refused=True)
+            return Todo(self._error(message, error), refused=error.code)
 
     def reply(self, task: DraftTask, drafted: Drafted) -> Parts:
         """Return the bytes that answer a task; none if nobody wants it any more."""

@@ -1,0 +1,141 @@
+"""One verifier on the drafter's side: its link, its sessions and the contexts behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic
+
+from draftwire.drafter.engine import Context
+from draftwire.drafter.limits import Allowance
+from draftwire.drafter.propose import Draft
+from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
+from draftwire.session.link import AgreedEvent, Closed, Link
+from draftwire.session.proposal import DraftTask, Received
+from draftwire.session.roster import Roster
+from draftwire.transport.queue import OutQueue
+from draftwire.wire.registry import Status
+
+if TYPE_CHECKING:
+    from draftwire.drafter.program import DrafterProgram
+
+
+class Connection(Generic[Context]):
+    """One verifier: its link, its sessions and the engine's contexts behind them."""
+
+    def __init__(
+        self,
+        program: DrafterProgram[Context],
+        link: Link,
+        clock: Callable[[], float],
+    ) -> None:
+        """Made by ``DrafterProgram.connect``."""
+        self.outgoing = OutQueue()
+        self.closing = False
+        self.contexts: dict[int, Context] = {}
+        self.tasks: dict[int, DraftTask] = {}
+        self.roster: Roster | None = None
+        self.error: ProtocolError | None = None  # why it is closing, where there is a reason
+        self.pause = 0.0  # seconds for which nothing more may be read (P24)
+        self._program = program
+        self._clock = clock
+        self._link = link
+        self._allowance = Allowance(program.config.peer, clock())
+        self._frames = 0
+
+    def buffer(self) -> memoryview:
+        """Return where received bytes go."""
+        return self._link.buffer()
+
+    def filled(self, count: int) -> None:
+        """Take ``count`` received bytes: answers go to ``outgoing``, tasks to the next batch."""
+        now = self._clock()
+        event = self._link.filled(count, now)
+        while event is not None:
+            if isinstance(event, Received):
+                self._take(event)
+            elif isinstance(event, AgreedEvent):
+                self.roster = Roster(event.agreed)
+            elif isinstance(event, Closed):
+                self._close(event)
+            event = self._link.filled(0, now)
+        self._push()
+        self._program.counters.received += count
+        frames = self._link.received.total()
+        self.pause = self._allowance.read(frames - self._frames, count, now)
+        self._frames = frames
+
+    def answer(self, task: DraftTask, draft: Draft | Status) -> None:
+        """Send a proposal, or why there is none, if the task is still wanted."""
+        if self.roster is None or self.closing:
+            return
+        if isinstance(draft, Draft):
+            parts = self.roster.reply(task, list(zip(draft.tokens, draft.rows, strict=True)))
+        else:
+            parts = self.roster.decline(task, draft)
+        self._link.send_parts(parts)
+        self._push()
+
+    def leave(self) -> None:
+        """This drafter is going away: say so, and end the connection."""
+        if not self.closing:
+            code = ProtocolErrorCode.SHUTTING_DOWN
+            self._link.refuse(ProtocolError(code, "the drafter is going away"))
+            self._push()
+            self.closing = True
+            self.free()
+
+    def free(self) -> None:
+        """End every session and close its context."""
+        if self.roster is not None:
+            self.roster.close()
+        self.tasks.clear()
+        while self.contexts:
+            _, context = self.contexts.popitem()
+            self._program.engine.close(context)
+
+    def _begin(self, roster: Roster, task: DraftTask) -> None:
+        """Put a task into the next batch, or decline it: too many drafts in flight, or draining."""
+        if self._program.draining and task.session not in self.contexts:
+            self._program.counters.declined[Status.SHUTTING_DOWN] += 1
+            self._link.send_parts(roster.decline(task, Status.SHUTTING_DOWN))
+            return
+        most = self._program.config.peer.max_positions
+        held = sum(each.policy.depth for each in self.tasks.values()) if most else 0
+        if most and held + task.policy.depth > most:
+            self._program.counters.declined[Status.NO_SLOT] += 1
+            self._link.send_parts(roster.decline(task, Status.NO_SLOT))
+            return
+        self.tasks[task.session] = task
+        self._program.wait(self, task)
+
+    def _push(self) -> None:
+        before = self.outgoing.size
+        self.outgoing.push(self._link.outgoing())
+        self._program.counters.sent += self.outgoing.size - before
+
+    def _close(self, closed: Closed) -> None:
+        self.error = error = closed.error
+        if error is not None:
+            counters = self._program.counters
+            told = isinstance(error, RemoteError)
+            (counters.told if told else counters.found)[error.code] += 1
+        self.closing = True
+        self.free()
+
+    def _take(self, received: Received) -> None:
+        assert self.roster is not None  # the link lets nothing through before HELLO is agreed
+        todo = self.roster.receive(received.message)
+        self._link.send_parts(todo.parts)
+        if todo.refused is not None:
+            self._program.counters.refused[todo.refused] += 1
+        if todo.refused is not None and self._allowance.refused(self._clock()):
+            code = ProtocolErrorCode.LIMIT_EXCEEDED
+            self._close(self._link.refuse(ProtocolError(code, "too many messages were refused")))
+            return
+        if todo.task is not None:
+            self._begin(self.roster, todo.task)
+        for session in todo.ended:
+            self.tasks.pop(session, None)
+            context = self.contexts.pop(session, None)
+            if context is not None:
+                self._program.engine.close(context)
