@@ -9,12 +9,11 @@ vLLM's rejection sampler is measured where it is installed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 
 import torch
 
 from bench.common import Goal, Result, alternate, medians, ratio
+from bench.peers import runs, transformers_verify, vllm_verify
 from draftwire.kernels.backend import QRows, load
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout
@@ -48,52 +47,19 @@ def run(quick: bool) -> Result:
 
     ways: dict[str, Callable[[], object]] = {
         "draftwire torch": ours,
-        "transformers": _transformers(target, draft, tokens),
+        "transformers": transformers_verify(target, draft, tokens),
     }
-    vllm = _vllm(target, q.counts, tokens)
-    if vllm is not None:
+    vllm = vllm_verify(target, rows.counts.to(torch.float32) / TICKETS, tokens)
+    missing = runs(vllm)
+    if vllm is not None and missing is None:
         ways["vLLM"] = vllm
     times = alternate(ways, 8 if quick else 30, warm_up=2)
     name = f"verify K={DEPTH}, batch {BATCH}, V={VOCABULARY:,}, torch backend, one thread"
     result = Result(name)
     result.figures["microseconds"] = medians(times)
+    result.figures["vLLM's rejection sampler"] = missing or "measured"
     peers = [peer for peer in ways if peer != "draftwire torch"]
     faster = max(peers, key=lambda peer: ratio(times, "draftwire torch", peer))
     value = ratio(times, "draftwire torch", faster)
     result.goals.append(Goal(f"verify torch / {faster}", value, LIMIT))
     return result
-
-
-def _transformers(
-    target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor
-) -> Callable[[], object]:
-    sample = import_module("transformers.generation.utils")._speculative_sampling
-
-    def once() -> list[object]:
-        return [
-            sample(tokens[row : row + 1], draft[row : row + 1], DEPTH, target[row : row + 1])
-            for row in range(BATCH)
-        ]
-
-    return once
-
-
-def _vllm(
-    target: torch.Tensor, counts: torch.Tensor, tokens: torch.Tensor
-) -> Callable[[], object] | None:
-    """vLLM's rejection sampling in torch operations, the form of it that runs on a CPU."""
-    if find_spec("vllm") is None:
-        return None
-    try:
-        sampler = import_module("vllm.model_executor.layers.rejection_sampler")
-    except ImportError:  # newer releases have it as kernels for a GPU alone
-        return None
-    reject = sampler.RejectionSampler()
-    probabilities = counts.view(BATCH, DEPTH, VOCABULARY).to(torch.float32) / TICKETS
-    bonus = tokens[:, :1].clone()
-
-    def once() -> object:
-        p = target[:, :DEPTH].softmax(-1)
-        return reject(p, bonus, probabilities, tokens)
-
-    return once

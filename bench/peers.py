@@ -1,0 +1,83 @@
+"""Other projects' verification and sampling as functions of one call, where they are installed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import torch
+
+Way = Callable[[], object]
+
+
+def runs(way: Way | None) -> str | None:
+    """None where a peer can be measured here, else why not, in one line."""
+    if way is None:
+        return "not installed"
+    try:
+        way()
+    except Exception as error:  # whatever another project's code raises on a machine it does not do
+        return f"does not run here: {type(error).__name__}: {str(error).splitlines()[0]}"
+    return None
+
+
+def transformers_verify(target: torch.Tensor, draft: torch.Tensor, tokens: torch.Tensor) -> Way:
+    """transformers' speculative sampling: one request a call, softmax of both models included.
+
+    target: (B, K + 1, V) logits; draft: (B, K, V) logits; tokens: (B, K).
+    """
+    sample = import_module("transformers.generation.utils")._speculative_sampling
+    batch, depth = tokens.shape
+
+    def once() -> list[object]:
+        return [
+            sample(tokens[row : row + 1], draft[row : row + 1], depth, target[row : row + 1])
+            for row in range(batch)
+        ]
+
+    return once
+
+
+def vllm_verify(target: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor) -> Way | None:
+    """vLLM's rejection sampling from target logits, the bonus token drawn beside it; or None.
+
+    target: (B, K + 1, V) logits; q: (B, K, V) probabilities; tokens: (B, K).
+    """
+    if find_spec("vllm") is None:
+        return None
+    reject = import_module("vllm.v1.sample.rejection_sampler").rejection_sample
+    batch, depth = tokens.shape
+    size = target.shape[-1]
+    names = inspect.signature(reject).parameters
+    wants_logits = "target_logits" in names  # older releases take probabilities
+    rows = target[:, :depth].reshape(-1, size).contiguous()
+    flat_q = q.reshape(-1, size).contiguous()
+    flat_tokens = tokens.reshape(-1).to(torch.int32)
+    ends = torch.arange(depth, depth * batch + 1, depth, dtype=torch.int32, device=target.device)
+    sampling = SimpleNamespace(
+        all_greedy=False,
+        all_random=True,
+        temperature=torch.ones(batch, device=target.device),
+        generators={},
+    )
+
+    def once() -> object:
+        p = target[:, depth].softmax(-1)
+        noise = torch.empty_like(p).exponential_()
+        bonus = (p / noise).argmax(-1, keepdim=True).to(torch.int32)
+        given = rows if wants_logits else rows.softmax(-1)
+        numbers = [depth] * batch
+        return reject(flat_tokens, numbers, depth, ends, flat_q, given, bonus, sampling)
+
+    return once
+
+
+def flashinfer_draw(logits: torch.Tensor) -> Way | None:
+    """FlashInfer's ``sampling_from_probs`` after torch's softmax, on a GPU; None without it."""
+    if find_spec("flashinfer") is None:
+        return None
+    sample = import_module("flashinfer.sampling").sampling_from_probs
+    return lambda: sample(torch.softmax(logits, -1))
