@@ -161,8 +161,17 @@ LAW |= {"p": {"*": [1, 1]}, "q": {"*": [1, 1]}, "law": {"0": "1/2", "1": "1/2"}}
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"bits": 0}, {"bits": 1 << 70}, {"bits": "1"}, {"depths": []}, {"depths": [1 << 70]}]
-    + [{"max_tokens": 1 << 70}, {"p": {}}, {"q": {"*": [0, 0]}}],
+    [
+        {},
+        {"bits": 0},
+        {"bits": 1 << 70},
+        {"bits": "1"},
+        {"depths": []},
+        {"depths": [1 << 70]},
+        {"max_tokens": 1 << 70},
+        {"p": {}},
+        {"q": {"*": [0, 0]}},
+    ],
 )
 def test_nonsense_in_a_law_ends_at_once(cli: Cli, tmp_path: Path, change: dict[str, Any]) -> None:
     header = {"format": "draftwire-vectors", "version": 1, "kind": "laws", "count": 1}

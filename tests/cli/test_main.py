@@ -151,3 +151,12 @@ def test_a_reader_that_goes_away_ends_it_quietly() -> None:
     shell = f"{sys.executable} -m draftwire sizes | true"
     done = subprocess.run(["bash", "-c", shell], check=False, capture_output=True, text=True)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("words", "code"), [("sizes", 0), ("--help", 0), ("sizes --batch 0", 2)])
+def test_streams_that_are_closed_from_the_start_are_no_error(
+    closed: str, words: str, code: int
+) -> None:
+    command = f'"{sys.executable}" -m draftwire {words} {closed}'
+    assert subprocess.run(["sh", "-c", command], timeout=60).returncode == code

@@ -108,6 +108,9 @@ def run(arguments: Sequence[str] | None = None) -> ExitCode | int:
 
 def main() -> NoReturn:
     """Entry point of the ``draftwire`` script."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this (`>&-`): nobody reads it
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A text may hold characters that this terminal cannot show; that is no reason to end.

@@ -117,9 +117,7 @@ def check_text_law(vector: Vector) -> None:
     """The law of the emitted text, as fractions."""
     depths, longest = vector["depths"], vector["max_tokens"]
     if not depths or not all(0 <= depth <= MAX_STEPS for depth in [*depths, longest]):
-        raise ValueError(
-            f"depths and max_tokens must lie in 0..{MAX_STEPS}, and one depth be there"
-        )
+        raise ValueError(f"depths, one at least, and max_tokens must lie in 0..{MAX_STEPS}")
     tables = Tables(vector)
     law = law_over_all_words(vector["bits"], lambda source: write_text(vector, tables, source))
     found = {" ".join(map(str, text)): law[text] for text in sorted(law)}
