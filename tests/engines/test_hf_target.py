@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, WatermarkingConfig
 
 from draftwire.engines.hf.target import HfTargetEngine, end_tokens
-from draftwire.errors import ConfigurationError
+from draftwire.errors import ConfigurationError, ModelError
 from draftwire.verifier.sampling import Sampling
 from tests.engines.tiny_models import (
     END,
@@ -387,3 +388,14 @@ def test_end_tokens_are_those_of_the_generation_configuration() -> None:
     for named, expected in ((None, set()), (4, {4}), ([4, 5], {4, 5})):
         config = type(model.generation_config)(eos_token_id=named)
         assert end_tokens(config) == expected
+
+
+@pytest.mark.parametrize("named", ["x", 1.5, ["1"], [None]])
+def test_end_tokens_that_are_no_ids_are_refused(named: object) -> None:
+    with pytest.raises(ModelError, match="eos_token_id"):
+        end_tokens(SimpleNamespace(eos_token_id=named))
+
+
+@pytest.mark.parametrize("named", [1, [1], (1,), torch.tensor([1])])
+def test_end_tokens_are_ids_however_they_are_written(named: object) -> None:
+    assert end_tokens(SimpleNamespace(eos_token_id=named)) == {1}

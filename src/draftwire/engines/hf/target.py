@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from draftwire.engines.hf.sequence import (
     logits_width,
     require_usable,
 )
-from draftwire.errors import ConfigurationError
+from draftwire.errors import ConfigurationError, ModelError
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.identity import IdMap
 
@@ -164,11 +165,17 @@ def greedy_weights(scores: torch.Tensor) -> torch.Tensor:
 
 
 def end_tokens(config: Any) -> frozenset[int]:
-    """Return the ids at which a generation configuration ends a text."""
+    """Return the ids at which a generation configuration ends a text. Raises ModelError."""
     named = config.eos_token_id
     if named is None:
         return frozenset()
-    return frozenset([named] if isinstance(named, int) else map(int, named))
+    try:
+        return frozenset([named] if isinstance(named, int) else map(operator.index, named))
+    except TypeError:
+        raise ModelError(
+            f"the generation configuration ends texts at eos_token_id {named!r}, which is no id"
+            " and no list of them"
+        ) from None
 
 
 def prepare(model: Any, prompt: Sequence[int], arguments: Mapping[str, Any]) -> Prepared:
