@@ -26,13 +26,14 @@ VENV_VLLM := .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 PIP_VLLM := $(BIN_VLLM)/python -m pip --disable-pip-version-check
 
-.PHONY: vllm vllm-test vllm-ci vllm-bench help run test bench lint vectors spec wheel clean
+.PHONY: vllm vllm-test vllm-ci vllm-bench help run test bench gpu lint vectors spec wheel clean
 
 help:
 	@echo 'make run      set up, then the demo: drafter and verifier on this machine'
 	@echo 'make test     set up, then every test'
 	@echo 'make bench    measure against the goals; JSON and a table in .out/ (QUICK=1: a short one)'
 	@echo 'make vllm     vLLM from nothing: its own environment (.venv-vllm), tests, benchmark'
+	@echo 'make gpu      on a machine with a GPU, torch and triton: its tests, then its benchmark'
 	@echo 'make lint     ruff, format, types, layers'
 	@echo 'make vectors  write vectors/ again from the oracle'
 	@echo 'make spec     write the generated tables of SPEC/ again'
@@ -89,6 +90,15 @@ vllm-ci: $(VENV_VLLM)/.ready
 vllm-bench: $(VENV_VLLM)/.ready
 	$(BIN_VLLM)/python -m bench.vllm $(if $(QUICK),--quick)
 
+# The torch and triton of the machine are used as they are: they fit its GPU. What is missing
+# beside them goes into a folder of this checkout.
+GPU_NEEDS := import torch, triton, numba, google_crc32c, click, rich, pytest, pytest_timeout
+GPU_PATH := src:.:.gpu-packages
+gpu:
+	@$(PYTHON) -c 'import torch, triton' || { echo "make gpu needs torch and triton in $(PYTHON), built for the GPU of this machine" >&2; exit 1; }
+	@PYTHONPATH=$(GPU_PATH) $(PYTHON) -c '$(GPU_NEEDS)' 2>/dev/null || $(PYTHON) -m pip install -q --target .gpu-packages -r requirements/gpu.txt
+	@PYTHONPATH=$(GPU_PATH) TRITON_INTERPRET=0 $(PYTHON) -m bench.gpu $(if $(QUICK),--quick)
+
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -105,5 +115,5 @@ wheel: $(VENV)/.dev-ready
 	$(BIN)/python -m build --wheel --no-isolation
 
 clean:
-	rm -rf build dist .out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist .out .gpu-packages .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -not -path './$(VENV_VLLM)/*' -prune -exec rm -rf {} +

@@ -1,27 +1,11 @@
 """Batches of rows that quantisers and verifiers get wrong, for all backends at once."""
 
-import os
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from draftwire.kernels.backend import QRows, load
-from draftwire.kernels.torch_backend import TorchBackend
-from draftwire.kernels.triton_backend import TritonBackend
-from draftwire.kernels.triton_tiles import Tiling
+from draftwire.kernels.backend import QRows
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout
-
-torch.set_num_threads(1)
-
-NUMPY = load("numpy")
-TORCH = load("torch")
-DEVICE = TorchBackend("cpu", by_row=False)  # what torch does on a GPU, here on the CPU
-TRITON = load("triton")
-BLOCKS_OF_16 = TritonBackend("cpu", Tiling(block=16))  # several blocks a row at small V
 
 
 def policy(temperature: float = 1.0, **restrictions: int) -> ProposalPolicy:

@@ -15,20 +15,8 @@ from draftwire.kernels.triton_tiles import Tiling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout
 
-from .batches import (
-    BLOCKS_OF_16,
-    DEVICE,
-    NUMPY,
-    POLICIES,
-    TORCH,
-    TRITON,
-    differing,
-    host,
-    logits_of,
-    moved,
-    policy,
-    with_refused,
-)
+from .batches import POLICIES, differing, host, logits_of, moved, policy, with_refused
+from .interpreted import BLOCKS_OF_16, DEVICE, NUMPY, TORCH, TRITON
 
 ROWS = 7_168
 SIZES = (1, 2, 3, 5, 7, 12, 17)

@@ -16,7 +16,8 @@ from draftwire.kernels.resolve import Round, host_rows, resolve
 from draftwire.kernels.target_loops import target_weights
 from draftwire.wire.registry import TICKETS
 
-from .batches import BLOCKS_OF_16, DEVICE, NUMPY, POLICIES, TORCH, TRITON, host, moved, policy
+from .batches import POLICIES, host, moved, policy
+from .interpreted import BLOCKS_OF_16, DEVICE, NUMPY, TORCH, TRITON
 
 EVERY = (NUMPY, TORCH, DEVICE, TRITON)
 NAMES = ("numpy", "torch", "torch as on a device", "triton")

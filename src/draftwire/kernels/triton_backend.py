@@ -32,7 +32,7 @@ _PHILOX_ROWS = 128
 
 def interpreted() -> bool:
     """Whether Triton runs its kernels on the CPU, as Python."""
-    return bool(triton.knobs.runtime.interpret)
+    return not isinstance(philox_kernel, triton.runtime.JITFunction)
 
 
 class TritonBackend(TorchArrays):

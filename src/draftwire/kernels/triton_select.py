@@ -70,7 +70,7 @@ def _pass_kernel(
         tl.atomic_add(histograms + place, tl.full([ROWS, BLOCK], 1, tl.int64), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["last"])
 def _ties_kernel(
     keys,
     histograms,
