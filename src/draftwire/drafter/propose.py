@@ -87,7 +87,7 @@ def propose(
             try:
                 counts = cpu.quantise(logits[row], job.policy)
             except ArithmeticRefusalError:
-                drafts[index] = _without_model(draft, job, logits.shape[1], words[index])
+                drafts[index] = without_model(draft, job, logits.shape[1], words[index])
                 continue
             token = cpu.draw(counts, words[index][len(draft.tokens)])
             draft.tokens.append(token)
@@ -98,7 +98,7 @@ def propose(
     return drafts
 
 
-def _without_model(
+def without_model(
     draft: Draft, job: DraftJob[Context], vocab_size: int, words: Sequence[int]
 ) -> Draft | Status:
     """Return what becomes of a job whose next row the arithmetic refuses.

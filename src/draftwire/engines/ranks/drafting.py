@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.drafter.engine import DraftEngine
-from draftwire.drafter.propose import Draft, DraftJob, ProposalSource
+from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, without_model
 from draftwire.engines.hf.sequence import CachedSequence
 from draftwire.engines.ranks.columns import ModelColumns
 from draftwire.engines.ranks.orders import Order, bits_of, hear, number_of, tell
@@ -130,11 +130,20 @@ def propose(
     drafts = drive(engine.group, _propose(engine.columns, engine.sequences, ranked, words))
     whole = [drive(engine.group, _collected(engine.columns, draft)) for draft in drafts]
     return [
-        Draft(draft.tokens, [_row(row, engine.vocab_size, job.policy.layout) for row in rows])
-        if draft.status == OK
-        else Status.REFUSED_ARITHMETIC
-        for job, draft, rows in zip(jobs, drafts, whole, strict=True)
+        _finished(engine.vocab_size, *each) for each in zip(jobs, drafts, whole, words, strict=True)
     ]
+
+
+def _finished(
+    vocab_size: int,
+    job: DraftJob[RankedContext],
+    ranked: RankedDraft,
+    rows: NDArray[np.int32],
+    words: Sequence[int],
+) -> Draft | Status:
+    """One job's proposal; a row that was refused after a draw does not decline it (P11, law 4)."""
+    draft = Draft(ranked.tokens, [_row(row, vocab_size, job.policy.layout) for row in rows])
+    return draft if ranked.status == OK else without_model(draft, job, vocab_size, words)
 
 
 def follow_drafting(group: Collective, columns: ModelColumns) -> None:
