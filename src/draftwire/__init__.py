@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from draftwire.engines.hf import load_folder as load_folder
     from draftwire.engines.hf import remote_speculative as remote_speculative
     from draftwire.errors import DraftwireError as DraftwireError
+    from draftwire.operations.metrics import register_metrics as register_metrics
     from draftwire.transport.keys import PresharedKey as PresharedKey
     from draftwire.transport.tls import TlsFiles as TlsFiles
+    from draftwire.verifier.breaker import Breaker as Breaker
     from draftwire.verifier.generate import generate as generate
     from draftwire.verifier.report import Report as Report
     from draftwire.verifier.sampling import Sampling as Sampling
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "Breaker": "draftwire.verifier.breaker",
     "DrafterConfig": "draftwire.drafter.program",
     "DraftwireError": "draftwire.errors",
     "HfDraftEngine": "draftwire.engines.hf",
@@ -46,6 +49,7 @@ _EXPORTS = {
     "embedded_folder": "draftwire.engines.hf",
     "generate": "draftwire.verifier.generate",
     "load_folder": "draftwire.engines.hf",
+    "register_metrics": "draftwire.operations.metrics",
     "remote_speculative": "draftwire.engines.hf",
     "serve": "draftwire.drafter.serve",
 }

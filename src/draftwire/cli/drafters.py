@@ -18,6 +18,7 @@ from draftwire.errors import (
 )
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address
+from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.local import LocalDrafter
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.wire.agreement import Agreed
@@ -37,6 +38,7 @@ def remote_drafter(
     deadline: float,
     audit: bool = True,
     security: Security | None = None,
+    breaker: Breaker | None = None,
 ) -> RemoteDrafter:
     """Return the client of a drafter, connected if it is there, and told apart from a wrong one.
 
@@ -53,6 +55,7 @@ def remote_drafter(
         max_depth=policy.depth,
         max_support=max(1, policy.support),
         security=security,
+        breaker=breaker,
     )
     try:
         require_limits(drafter.connect(), policy)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from draftwire.cli.operations import Watching, take_watching, watching_options
 from draftwire.cli.options import (
     DEFAULT_DEPTH,
     DEFAULT_SUPPORT,
@@ -35,7 +36,17 @@ from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, Layout, Wi
 if TYPE_CHECKING:
     from draftwire.transport.security import Security
 
-DRAFTING = ("depth", "layout", "wire", "deadline_ms", "draft_temperature", "no_audit", *SECURITY)
+DRAFTING = (
+    "depth",
+    "layout",
+    "wire",
+    "deadline_ms",
+    "draft_temperature",
+    "no_audit",
+    "breaker",
+    "metrics_port",
+    *SECURITY,
+)
 TRUNCATION = ("top_p", "top_k", "min_p")
 
 
@@ -64,6 +75,8 @@ class GenerateOptions:
     threads: int
     as_json: bool
     security: Security | None
+    breaker: bool
+    watching: Watching
 
 
 def refuse_contradictions(ctx: click.Context, values: dict[str, Any]) -> None:
@@ -210,7 +223,14 @@ The drafter away or another program: the run is target-only and says so; its law
     show_default=True,
     help="CPU threads of the model; 0 leaves it to torch.",
 )
+@click.option(
+    "--breaker/--no-breaker",
+    default=None,
+    help="Pause drafting that does not pay; then a seed does not repeat its text."
+    "  [default: on, off with --seed]",
+)
 @security_options("the drafter")
+@watching_options("error")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: text, tokens, report.")
 @click.pass_context
 def generate(ctx: click.Context, /, **values: Any) -> None:
@@ -230,6 +250,9 @@ def options_of(values: dict[str, Any]) -> GenerateOptions:
     """Turn the parsed values into the options, reading the prompt."""
     values = dict(values)
     values["security"] = take_security(values)
+    values["watching"] = take_watching(values)
+    if values["breaker"] is None:
+        values["breaker"] = values["seed"] is None
     wanted = values.pop("draft_temperature")
     prompt = read_prompt(values.pop("prompt"), values.pop("file"))
     stop: Sequence[str] = values.pop("stop")

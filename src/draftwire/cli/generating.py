@@ -13,10 +13,13 @@ from draftwire.cli.drafters import remote_drafter
 from draftwire.cli.generate import GenerateOptions
 from draftwire.cli.models import Target
 from draftwire.cli.notes import Notes
+from draftwire.cli.operations import serving_metrics
 from draftwire.cli.progress import Counting
 from draftwire.cli.screen import TextStream, wants_colour
 from draftwire.cli.summary import line, report_lines
 from draftwire.errors import ConfigurationError
+from draftwire.operations.logs import logging_to
+from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.generate import Generation, generate
 from draftwire.verifier.policy import policy_like
 from draftwire.verifier.sampling import Sampling
@@ -64,6 +67,8 @@ def generate_and_print(options: GenerateOptions) -> None:
     prompt = target.encode(options.prompt)
     policy = policy_of(options, target.engine.vocab_size)
     with ExitStack() as stack:
+        watching = options.watching
+        stack.enter_context(logging_to(watching.log_level, watching.log_format))
         drafter = None
         if options.drafter is not None:
             drafter = stack.enter_context(
@@ -75,8 +80,10 @@ def generate_and_print(options: GenerateOptions) -> None:
                     deadline=options.deadline_ms / 1e3,
                     audit=options.audit,
                     security=options.security,
+                    breaker=Breaker() if options.breaker else None,
                 )
             )
+            stack.enter_context(serving_metrics(options.watching, drafter))
         running = stack.enter_context(
             generate(
                 target.engine,

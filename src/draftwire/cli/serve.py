@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from draftwire.cli.operations import Watching, take_watching, watching_options
 from draftwire.cli.options import (
     DEFAULT_PORT,
     DEPTH,
     MAX_THREADS,
     LayoutSetType,
+    Number,
     WireType,
     given,
     model_folder,
@@ -41,6 +43,8 @@ class ServeOptions:
     threads: int
     until_stdin_closes: bool
     security: Security | None
+    watching: Watching
+    drain_seconds: float
 
 
 @click.command(
@@ -48,6 +52,7 @@ class ServeOptions:
 Examples:
   draftwire serve
   draftwire serve --model ./small-model --port 7711 --max-sessions 8
+  draftwire serve --metrics-port 9711 --log-format json
   draftwire serve --host 0.0.0.0 --psk-file draftwire.key     (draftwire keygen draftwire.key)
   ssh -N -L 7711:127.0.0.1:7711 drafter-box     (on the target's machine, to reach it from there)
 """
@@ -108,6 +113,14 @@ Examples:
     help="CPU threads of the model; 0 leaves it to torch.",
 )
 @security_options("the verifier")
+@watching_options("info")
+@click.option(
+    "--drain-seconds",
+    type=Number(0),
+    default=30.0,
+    show_default=True,
+    help="How long open sessions may go on after SIGTERM.",
+)
 @click.option(
     "--until-stdin-closes",
     is_flag=True,
@@ -123,6 +136,7 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
     """
     host = values["host"]
     values["security"] = take_security(values)
+    values["watching"] = take_watching(values)
     if values["security"] is None and not is_loopback(host):
         raise click.UsageError(
             f"--host {host} is not loopback, and this port asks nobody who they are: add --psk-file"

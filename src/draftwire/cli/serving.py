@@ -10,9 +10,11 @@ import threading
 import click
 
 from draftwire.cli.models import prepare_torch
+from draftwire.cli.operations import serving_metrics
 from draftwire.cli.process import READY
 from draftwire.cli.progress import working
 from draftwire.cli.serve import ServeOptions
+from draftwire.operations.logs import logging_to
 from draftwire.transport.tcp import Address
 
 
@@ -36,14 +38,18 @@ def serve_until_told(options: ServeOptions) -> None:
         max_depth=options.max_depth,
         max_support=min(options.max_support, engine.vocab_size),
     )
-    serve(
-        engine,
-        config,
-        host=options.host,
-        port=options.port,
-        security=options.security,
-        ready=_say_ready,
-    )
+    watching = options.watching
+    with logging_to(watching.log_level, watching.log_format):
+        serve(
+            engine,
+            config,
+            host=options.host,
+            port=options.port,
+            security=options.security,
+            ready=_say_ready,
+            drain_seconds=options.drain_seconds,
+            watch=lambda server: serving_metrics(watching, server.program, lambda: server.draining),
+        )
 
 
 def _say_ready(address: Address) -> None:
@@ -52,8 +58,8 @@ def _say_ready(address: Address) -> None:
 
 
 def _follow_stdin() -> None:
-    """Wait for the end of standard input, then ask this process to end as SIGTERM does."""
+    """Wait for the end of standard input, then ask this process to end at once, as SIGINT does."""
     # Not sys.stdin: a thread inside its lock when the interpreter ends would abort the process.
     while os.read(0, 4096):
         continue
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)

@@ -51,7 +51,7 @@ class DrafterServer(Generic[Context]):
         self, program: DrafterProgram[Context], listener: socket.socket, tls: Tls | None = None
     ) -> None:
         """Take over a non-blocking listening socket. tls: what every connection begins with."""
-        self._program = program
+        self.program = self._program = program
         self._limits = program.config.peer
         self._listener = listener
         self._tls = tls

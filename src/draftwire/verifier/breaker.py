@@ -56,7 +56,7 @@ class BreakerConfig:
     probe. samples: target-only times that are looked at. sample_every: rounds between two samples
     while drafting. margin: how much dearer drafting may be, as a share. first_pause, longest_pause:
     rounds; doubled from one failed probe to the next. budget: share of the time that probes may
-    waste; pauses are as long as that needs, whatever longest_pause says.
+    waste; pauses after the first are as long as that needs, whatever longest_pause says.
     """
 
     block: int = 4
@@ -105,7 +105,7 @@ class Breaker:
         self._since_sample = 0
         self._left = 0  # rounds of the pause still to come
         self._failures = 0  # pauses in a row
-        self._excess = 0.0  # seconds that drafting has lost since it was last admitted
+        self._excess = 0.0  # seconds that drafting has lost and no pause has paid back
         self._cold = False  # the next drafted round also pays for what was committed meanwhile
 
     @property
@@ -191,15 +191,20 @@ class Breaker:
                 self._failures = 0
 
     def _pause(self, alone: float) -> None:
-        """Pause, long enough that what this attempt has lost stays within the budget."""
+        """Pause, long enough that what the attempts have lost stays within the budget.
+
+        The first pause in a row is short whatever was lost, since it may have been one stall of the
+        machine; what it leaves unpaid is owed by the next.
+        """
         config = self.config
         doubled = min(config.first_pause << min(self._failures, 32), config.longest_pause)
-        owed = math.ceil(max(self._excess, 0.0) / (config.budget * alone)) if alone else 0
+        worth = config.budget * alone  # what one round of a pause pays back
+        owed = math.ceil(max(self._excess, 0.0) / worth) if worth and self._failures else 0
         self.state = BreakerState.PAUSED
         self.pauses += 1
         self._failures += 1
         self._left = max(doubled, owed)
-        self._excess = 0.0
+        self._excess = max(self._excess - worth * self._left, 0.0)
 
     def _probe(self) -> None:
         self.state = BreakerState.PROBING

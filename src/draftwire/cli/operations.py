@@ -1,0 +1,97 @@
+"""Options that say how a run is watched, the same for both commands, and what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from draftwire.transport.tcp import Address
+
+if TYPE_CHECKING:
+    from draftwire.drafter.program import DrafterProgram
+    from draftwire.verifier.client import DraftClient
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """How a run is watched. metrics: where to serve them; None = nowhere."""
+
+    metrics: Address | None
+    log_level: str
+    log_format: str
+
+
+def watching_options(level: str) -> Callable[[Command], Command]:
+    """Return the decorator that adds the options; level: of the logs, where none is named."""
+    options = (
+        click.option(
+            "--metrics-port",
+            type=click.IntRange(0, 65535),
+            help="Serve /metrics (Prometheus) and /healthz there; 0 takes any free port.",
+        ),
+        click.option(
+            "--metrics-host",
+            default="127.0.0.1",
+            show_default=True,
+            help="Address of the metrics; they ask nobody who they are.",
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(("debug", "info", "warning", "error")),
+            default=level,
+            show_default=True,
+            help="What is logged to standard error; never text or tokens.",
+        ),
+        click.option(
+            "--log-format",
+            type=click.Choice(("text", "json")),
+            default="text",
+            show_default=True,
+            help="One line an event, or one JSON object a line.",
+        ),
+    )
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def take_watching(values: dict[str, Any]) -> Watching:
+    """Take the options out of ``values`` and return what they say."""
+    port, host = values.pop("metrics_port"), values.pop("metrics_host")
+    return Watching(
+        None if port is None else Address(host, port),
+        values.pop("log_level"),
+        values.pop("log_format"),
+    )
+
+
+@contextmanager
+def serving_metrics(
+    watching: Watching,
+    source: DraftClient | DrafterProgram[Any],
+    draining: Callable[[], bool] = lambda: False,
+) -> Iterator[None]:
+    """Serve the metrics of a program while the block runs, if that was asked for."""
+    if watching.metrics is None:
+        yield
+        return
+    from prometheus_client import CollectorRegistry
+
+    from draftwire.operations.metrics import register_metrics
+    from draftwire.operations.web import watched
+
+    registry = CollectorRegistry()
+    register_metrics(source, registry)
+    with watched(*watching.metrics, registry, draining) as address:
+        click.echo(f"draftwire: metrics on http://{address}/metrics", err=True)
+        yield

@@ -1,0 +1,1 @@
+"""What an operator sees: metrics, /healthz and logs; nothing here decides anything."""
