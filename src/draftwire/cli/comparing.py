@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from draftwire.cli.drafters import local_drafter, remote_drafter
 from draftwire.cli.models import Target
+from draftwire.cli.notes import Notes
 from draftwire.cli.options import LayoutChoice
 from draftwire.cli.process import drafter_process
 from draftwire.verifier.generate import generate
@@ -51,7 +52,7 @@ def trio(
     with ExitStack() as stack:
         address = stack.enter_context(drafter_process(arguments))
         loaded = Target(target, device="cpu", threads=threads)
-        remote = remote_drafter(address, loaded, policy, deadline=DEADLINE_SECONDS)
+        remote = remote_drafter(address, loaded, policy, Notes(), deadline=DEADLINE_SECONDS)
         stack.enter_context(remote)
         local = stack.enter_context(local_drafter(drafter, loaded, policy))
         yield Trio(loaded, address, {REMOTE: remote, COLOCATED: local, TARGET_ONLY: None})

@@ -12,12 +12,12 @@ from draftwire.cli.options import (
     DEFAULT_DEPTH,
     DEFAULT_SUPPORT,
     DEPTH,
-    LARGEST_SEED,
     MAX_THREADS,
     POSITIVE,
     LayoutChoice,
     LayoutType,
     Number,
+    Seed,
     Text,
     given,
     model_folder,
@@ -66,9 +66,7 @@ Examples:
     show_default=True,
     help="Of target and drafter.",
 )
-@click.option(
-    "--seed", type=click.IntRange(0, LARGEST_SEED), default=1, show_default=True, help="First seed."
-)
+@click.option("--seed", type=Seed(), default=1, show_default=True, help="First seed.")
 @click.option("--max-tokens", type=POSITIVE, default=96, show_default=True, help="Longest text.")
 @click.option(
     "--depth", type=DEPTH, default=DEFAULT_DEPTH, show_default=True, help="K, tokens of a proposal."

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from draftwire.cli.models import Target
+from draftwire.cli.notes import Notes
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import (
     ConfigurationError,
@@ -33,6 +32,7 @@ def remote_drafter(
     address: Address,
     target: Target,
     policy: ProposalPolicy,
+    notes: Notes,
     *,
     version: WireVersion = WireVersion.V2,
     deadline: float,
@@ -42,8 +42,8 @@ def remote_drafter(
 ) -> RemoteDrafter:
     """Return the client of a drafter, connected if it is there, and told apart from a wrong one.
 
-    deadline: seconds a round. A drafter that is away is said on standard error and tried again by
-    the rounds. Raises PairMismatchError, ConfigurationError (limits that cannot carry the policy)
+    deadline: seconds a round. A drafter that is away is said in ``notes`` and tried again by the
+    rounds. Raises PairMismatchError, ConfigurationError (limits that cannot carry the policy)
     and ProtocolError (another program, another version).
     """
     drafter = RemoteDrafter(
@@ -60,7 +60,7 @@ def remote_drafter(
     try:
         require_limits(drafter.connect(), policy)
     except TransportError as error:
-        click.echo(f"draftwire: {error}; going on with the target alone", err=True)
+        notes.away(error)
     except ProtocolError as error:
         drafter.close()
         raise explained(error, address) from error

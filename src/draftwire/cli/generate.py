@@ -15,13 +15,13 @@ from draftwire.cli.options import (
     DEFAULT_DEPTH,
     DEFAULT_SUPPORT,
     DEPTH,
-    LARGEST_SEED,
     MAX_THREADS,
     POSITIVE,
     AddressType,
     LayoutChoice,
     LayoutType,
     Number,
+    Seed,
     Text,
     WireType,
     flag,
@@ -175,8 +175,7 @@ The drafter away or another program: the run is target-only and says so; its law
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, LARGEST_SEED),
-    metavar="0..2^128-1",
+    type=Seed(),
     help="Makes the text repeatable.  [default: fresh random bits]",
 )
 @click.option("--max-tokens", type=POSITIVE, default=128, show_default=True, help="Longest text.")

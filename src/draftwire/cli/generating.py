@@ -66,6 +66,7 @@ def generate_and_print(options: GenerateOptions) -> None:
     target = Target(options.target, device=options.device, threads=options.threads)
     prompt = target.encode(options.prompt)
     policy = policy_of(options, target.engine.vocab_size)
+    notes = Notes()
     with ExitStack() as stack:
         watching = options.watching
         stack.enter_context(logging_to(watching.log_level, watching.log_format))
@@ -76,6 +77,7 @@ def generate_and_print(options: GenerateOptions) -> None:
                     options.drafter,
                     target,
                     policy,
+                    notes,
                     version=options.wire,
                     deadline=options.deadline_ms / 1e3,
                     audit=options.audit,
@@ -94,16 +96,16 @@ def generate_and_print(options: GenerateOptions) -> None:
                 decode=target.decode,
             )
         )
-        text = _whole(running, target, options) if options.as_json else None
+        text = _whole(running, target, options, notes) if options.as_json else None
         if text is None:
-            _stream(running, target, options)
+            _stream(running, target, options, notes)
         else:
             _print_json(running, text, options)
 
 
-def _stream(running: Generation[Any], target: Target, options: GenerateOptions) -> None:
-    notes = Notes()
-
+def _stream(
+    running: Generation[Any], target: Target, options: GenerateOptions, notes: Notes
+) -> None:
     def write(piece: str) -> None:
         click.echo(piece, nl=False)
         sys.stdout.flush()
@@ -122,11 +124,11 @@ def _stream(running: Generation[Any], target: Target, options: GenerateOptions) 
     click.echo(line("tokens/s", rate), err=True)
 
 
-def _whole(running: Generation[Any], target: Target, options: GenerateOptions) -> str:
+def _whole(running: Generation[Any], target: Target, options: GenerateOptions, notes: Notes) -> str:
     with Counting("tokens", options.max_tokens) as counting:
         for _ in running:
             counting.advance()
-    Notes().tell(running.report.notes)
+    notes.tell(running.report.notes)
     return cut(target.decode(running.tokens), options.stop)
 
 

@@ -145,6 +145,22 @@ class Number(click.ParamType[float]):
         return number
 
 
+class Seed(click.ParamType[int]):
+    """A whole number below 2^128, whose bound is written as that and not in its 39 digits."""
+
+    name = "0..2^128-1"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read a seed and hold it against the bounds."""
+        try:
+            seed = int(value)
+        except ValueError:
+            seed = -1
+        if not 0 <= seed <= LARGEST_SEED:
+            self.fail(f"'{value}' is no whole number from 0 to 2^128 - 1", param, ctx)
+        return seed
+
+
 class Text(click.ParamType[str]):
     """Text that a tokenizer and a peer can be given: what was typed had to be UTF-8."""
 
