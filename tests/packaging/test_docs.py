@@ -26,7 +26,11 @@ def flags() -> set[str]:
     assert isinstance(cli, click.Group)
     commands = [cli.get_command(click.Context(cli), name) for name in COMMANDS]
     return {
-        opt for command in commands if command for param in command.params for opt in param.opts
+        opt
+        for command in commands
+        if command
+        for param in command.params
+        for opt in (*param.opts, *param.secondary_opts)
     }
 
 
