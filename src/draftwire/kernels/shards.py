@@ -9,77 +9,26 @@ One rank, the leader, holds the keys and takes every decision; the others learn 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from draftwire.errors import ArithmeticRefusalError, ConfigurationError, RefusalCode
+from draftwire.errors import ArithmeticRefusalError, RefusalCode
+from draftwire.exact.split import LEADER as LEADER
+from draftwire.exact.split import Shard as Shard
+from draftwire.exact.split import even_shards as even_shards
+from draftwire.exact.split import shards_at as shards_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Integers: TypeAlias = "NDArray[np.int64]"
 
-LEADER: Final = 0  # the rank that owns draws, acceptance, deadlines and fallback
 REFUSALS: Final = tuple(RefusalCode)
 OK: Final = 0  # status of a row; otherwise 1 + the place of its refusal in REFUSALS
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """The ids ``begin``..``end - 1`` of a vocabulary, which rank ``rank`` of ``size`` owns.
-
-    It may own none. Errors: ConfigurationError for a range that does not lie in the vocabulary.
-    """
-
-    vocab_size: int
-    begin: int
-    end: int
-    rank: int = 0
-    size: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuse a range outside the vocabulary."""
-        inside = 0 <= self.begin <= self.end <= self.vocab_size and 0 <= self.rank < self.size
-        if not inside:
-            raise ConfigurationError(
-                f"{self.begin}..{self.end} is no shard of {self.vocab_size} ids"
-            )
-
-    @property
-    def leads(self) -> bool:
-        """Whether its rank is the leader."""
-        return self.rank == LEADER
-
-    @property
-    def width(self) -> int:
-        """How many ids it owns."""
-        return self.end - self.begin
-
-    def owns(self, token: int) -> bool:
-        """Whether a global id is one of its own."""
-        return self.begin <= token < self.end
-
-
-def even_shards(vocab_size: int, count: int) -> tuple[Shard, ...]:
-    """``count`` shards of ceil(V / count) ids each, the last ones shorter or empty."""
-    if count < 1:
-        raise ConfigurationError(f"a vocabulary has 1 shard or more, not {count}")
-    width = -(-vocab_size // count)
-    return shards_at(vocab_size, [min(width * index, vocab_size) for index in range(1, count)])
-
-
-def shards_at(vocab_size: int, cuts: Sequence[int]) -> tuple[Shard, ...]:
-    """The shards between ascending cuts; two equal cuts make an empty shard."""
-    edges = [0, *cuts, vocab_size]
-    return tuple(
-        Shard(vocab_size, begin, end, rank, len(cuts) + 1)
-        for rank, (begin, end) in enumerate(pairwise(edges))
-    )
 
 
 class Collective(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from draftwire.kernels.shards import even_shards
+from draftwire.exact.split import even_shards
 from draftwire.wire.agreement import q_bytes
 from draftwire.wire.registry import Layout
 
