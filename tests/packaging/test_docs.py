@@ -19,7 +19,15 @@ from draftwire.wire.registry import Layout
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-OTHER_PROGRAMS = {"--index-url", "--strict"}
+VLLM_SERVE = {  # flags of `vllm serve`
+    "--additional-config",
+    "--api-server-count",
+    "--max-num-seqs",
+    "--skip-tokenizer-init",
+    "--speculative-config",
+    "--worker-cls",
+}
+OTHER_PROGRAMS = {"--index-url", "--strict"} | VLLM_SERVE
 
 
 def flags() -> set[str]:
