@@ -34,7 +34,7 @@ def compare(backend, rows, given, seed):
 
 
 @pytest.mark.parametrize("name", DEVICE)
-@pytest.mark.parametrize(("index", "size"), enumerate(SIZES))
+@pytest.mark.parametrize(("index", "size"), list(enumerate(SIZES)))
 def test_100352_rows_equal_numpys(name, index, size):
     """7 sizes, 2 policies of 14 each, 7,168 rows each."""
     for turn in (2 * index, 2 * index + 1):

@@ -7,6 +7,7 @@ import torch
 
 from draftwire.cli import main, qualify
 from draftwire.errors import ExitCode
+from draftwire.kernels import qualify as measuring
 from draftwire.kernels import torch_host, torch_quantise, torch_verify
 
 SMALL = ["--rows", "2", "--vocab", "24", "--huge-vocab", "300", "--json"]
@@ -35,7 +36,11 @@ def test_a_sound_backend_is_measured(capsys, backend):
     assert all(each["reach"] < 1e-9 for each in found["measured"])
 
 
-def test_triton_is_measured_under_the_interpreter(capsys):
+def test_triton_is_measured_under_the_interpreter(capsys, monkeypatch):
+    """One policy and two kinds of rows: under the interpreter launches are slow."""
+    kinds = qualify._rows
+    monkeypatch.setattr(measuring, "POLICIES", measuring.POLICIES[:1])
+    monkeypatch.setattr(qualify, "_rows", lambda *given: list(kinds(*given))[4:6])
     small = ["--rows", "1", "--vocab", "8", "--huge-vocab", "0", "--json"]
     code, out = run(capsys, "--backend", "triton", *small)
     assert code == ExitCode.OK and json.loads(out)["sound"]

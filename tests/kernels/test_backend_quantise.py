@@ -37,7 +37,7 @@ def compare(backend, rows, given, seed):
     return wrong | set(np.flatnonzero(NUMPY.draw(expected, words) != tokens).tolist())
 
 
-@pytest.mark.parametrize(("index", "size"), enumerate(SIZES))
+@pytest.mark.parametrize(("index", "size"), list(enumerate(SIZES)))
 def test_100352_rows_equal_on_numpy_torch_and_triton(index, size):
     """7 sizes, 2 policies of 14 each, 7,168 rows each: 100,352 rows, all on all three backends."""
     for turn in (2 * index, 2 * index + 1):

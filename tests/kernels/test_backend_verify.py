@@ -83,7 +83,7 @@ def test_verdicts_are_the_exact_ones(size, given):
         assert found[1].tolist() == [verdict.token for verdict in expected]
 
 
-@pytest.mark.parametrize(("index", "size"), enumerate([2, 5, 11, 30]))
+@pytest.mark.parametrize(("index", "size"), list(enumerate([2, 5, 11, 30])))
 def test_6000_rounds_are_equal_on_numpy_torch_and_triton(index, size):
     """4 sizes of 1,500 rounds, K = 3: 6,000 rounds with their draws on all three backends."""
     given = (policy(), policy(support=3), POLICIES[9], policy(2.0**14))[index]

@@ -50,5 +50,6 @@ def test_every_dependency_is_pinned_for_the_set_up() -> None:
 
 def test_the_changelog_begins_with_this_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
-    heading = next(line for line in text.splitlines() if line.startswith("## "))
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    heading = next(line for line in headings if line != "## Unreleased")
     assert heading.split()[1] == draftwire.__version__
