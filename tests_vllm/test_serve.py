@@ -53,7 +53,10 @@ def served(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
     one = Served("", None, drafter, at, start_drafter(drafter, at))  # type: ignore[arg-type]
     try:
         # A model that was never shown JSON would fill it with blanks, of which any number is JSON
-        compact = ["--structured-outputs-config", '{"disable_any_whitespace": true}']
+        compact = [
+            "--structured-outputs-config",
+            '{"backend": "xgrammar", "disable_any_whitespace": true}',
+        ]
         with vllm_serve(target, port, [*flags(at), *compact], log) as url:
             one.url, one.client = url, OpenAI(base_url=f"{url}/v1", api_key="none", timeout=600)
             yield one
