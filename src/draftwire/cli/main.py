@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": "Both programs here, with the embedded pair: what it looks like and brings.",
     "serve": "The drafter: propose tokens to verifiers that connect.",
     "generate": "The verifier: generate text with a target, drafted for elsewhere.",
+    "doctor": "Whether a drafter is of use to a target, and what to change if not.",
     "keygen": "A new key that lets two machines know one another.",
     "sizes": "Bytes and link time of a configuration, and whether the negotiated limits carry it.",
     "qualify": "How far the kernels of a backend are from the exact arithmetic, measured.",

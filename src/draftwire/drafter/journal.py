@@ -56,7 +56,7 @@ class DrafterJournal:
 
     def ended(self, sessions: int) -> None:
         """The drafter goes away now."""
-        text = f"going away with {sessions} sessions left, which go on with their target alone"
+        text = f"going away; {sessions} sessions are left to their target alone"
         level = logging.WARNING if sessions else logging.INFO
         tell(_LOG, level, "ended", text, sessions=sessions)
 

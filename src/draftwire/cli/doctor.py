@@ -1,0 +1,121 @@
+"""``draftwire doctor``: is this drafter of use to this target, and what to change if not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from draftwire.cli.options import (
+    DEFAULT_DEPTH,
+    DEFAULT_SUPPORT,
+    DEPTH,
+    AddressType,
+    LayoutChoice,
+    LayoutType,
+    Number,
+    model_folder,
+)
+from draftwire.cli.security import security_options, take_security
+from draftwire.errors import ExitCode
+from draftwire.transport.tcp import Address
+from draftwire.wire.registry import MIN_TEMPERATURE
+
+if TYPE_CHECKING:
+    from draftwire.transport.security import Security
+
+PROMPT = "def main(arguments):\n    "
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorOptions:
+    """What ``draftwire doctor`` was asked to look at, checked."""
+
+    drafter: Address
+    target: Path | None
+    prompt: str
+    temperature: float
+    max_tokens: int
+    depth: int
+    layout: LayoutChoice
+    deadline_ms: float
+    device: str
+    threads: int
+    as_json: bool
+    security: Security | None
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  draftwire doctor 127.0.0.1:7711 --target ./big-model
+  draftwire doctor drafter-box:7711 --target ./big-model --psk-file draftwire.key --json
+
+\b
+Exit codes: 0 usable and drafting pays, 1 usable but slower than the target alone, 3 no pair or too
+small limits, 4 another program, version or key, 5 nobody there.
+"""
+)
+@click.argument("drafter", type=AddressType(), metavar="HOST:PORT")
+@model_folder("--target", help="Transformers causal LM folder.  [default: the embedded target]")
+@click.option("--prompt", metavar="TEXT", default=PROMPT, help="What acceptance is measured on.")
+@click.option(
+    "--temperature",
+    type=Number(MIN_TEMPERATURE, 2.0**14),
+    default=0.8,
+    show_default=True,
+    help="Of target and drafter.",
+)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(8, 4096),
+    default=64,
+    show_default=True,
+    help="Tokens that are measured, with drafts and without.",
+)
+@click.option(
+    "--depth",
+    type=DEPTH,
+    default=DEFAULT_DEPTH,
+    show_default=True,
+    help="Deepest proposal to look at.",
+)
+@click.option(
+    "--layout",
+    type=LayoutType(),
+    metavar="dense|sparse:K",
+    default=f"sparse:{DEFAULT_SUPPORT}",
+    show_default=True,
+    help="What acceptance is measured with.",
+)
+@click.option(
+    "--deadline-ms",
+    type=Number(0, above=True),
+    default=5000.0,
+    show_default=True,
+    help="How long to wait for an answer.",
+)
+@click.option(
+    "--device", default="cpu", show_default=True, help="Where torch puts the model: cpu, cuda, ..."
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="CPU threads of the model; 0 leaves it to torch.",
+)
+@security_options("the drafter")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the lines.")
+def doctor(**values: Any) -> ExitCode:
+    """Examine a drafter: can it be used with this target, what would it bring, what to change.
+
+    Checks reachability, keys, versions, tokenizer and vocabulary, limits; measures round trip,
+    target and drafter, the link and acceptance with a short text; estimates tokens/s.
+    """
+    values["security"] = take_security(values)
+    from draftwire.cli.examining import examine_and_tell
+
+    return examine_and_tell(DoctorOptions(**values))

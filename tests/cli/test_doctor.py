@@ -1,0 +1,86 @@
+"""``draftwire doctor`` on tiny models: what it finds, what it says and how it ends."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import closing
+
+from draftwire.errors import ExitCode
+from draftwire.wire.registry import LayoutSet, WireVersion
+from tests.cli.conftest import Cli, Pair, Ran, Serving
+
+CHECKS = [
+    "reached",
+    "identity",
+    "version",
+    "pair",
+    "context",
+    "limits",
+    "round trip",
+    "bandwidth",
+    "target",
+    "drafter",
+    "acceptance",
+]
+
+
+def doctor(cli: Cli, pair: Pair, address: str, *more: str) -> Ran:
+    models = ("--target", str(pair.target), "--prompt", "w3 w7 w9", "--threads", "1")
+    return cli("doctor", address, *models, "--max-tokens", "16", "--depth", "3", *more)
+
+
+def test_a_usable_drafter_is_examined_in_words_and_as_json(
+    cli: Cli, pair: Pair, serving: Serving
+) -> None:
+    with serving() as address:
+        said = doctor(cli, pair, address, "--layout", "sparse:8")
+        told = doctor(cli, pair, address, "--layout", "sparse:8", "--json")
+    assert said.code in (ExitCode.OK, ExitCode.FAILURE), said.err
+    for name in (*CHECKS, "estimate", "target-only", "sparse:16", "dense"):
+        assert f"\n{name}" in f"\n{said.out}"
+    assert "\n- " in said.out
+    found = json.loads(told.out)
+    assert [check["check"] for check in found["checks"]] == CHECKS
+    assert [each["layout"] for each in found["estimates"]] == ["sparse:16", "sparse:32", "dense"]
+    assert all(each["tokens_per_second"] > 0 for each in found["estimates"])
+    best = max(each["tokens_per_second"] for each in found["estimates"])
+    assert found["pays"] is (best > found["target_only_tokens_per_second"])
+    assert told.code == (ExitCode.OK if found["pays"] else ExitCode.FAILURE)
+
+
+def test_nobody_there(cli: Cli, pair: Pair) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    ran = doctor(cli, pair, address, "--json")
+    assert ran.code == ExitCode.UNAVAILABLE
+    assert json.loads(ran.out)["checks"] == []
+    assert address in ran.err
+
+
+def test_no_pair_another_version_and_a_layout_that_is_not_offered(
+    cli: Cli, pair: Pair, serving: Serving
+) -> None:
+    with serving(pair.stranger) as address:
+        ran = doctor(cli, pair, address)
+    assert ran.code == ExitCode.CONFIGURATION and "tokenizer" in ran.err
+    with serving(version=WireVersion.V1, layouts=LayoutSet.IDS_ONLY) as address:
+        ran = doctor(cli, pair, address)
+    assert ran.code == ExitCode.PROTOCOL and "wire version" in ran.err
+    with serving(layouts=LayoutSet.SPARSE) as address:
+        ran = doctor(cli, pair, address, "--layout", "dense")
+    assert ran.code == ExitCode.CONFIGURATION and "--layouts dense" in ran.err
+
+
+def test_metrics_logs_and_breaker_of_generate(cli: Cli, pair: Pair, serving: Serving) -> None:
+    begin = ("generate", "--target", str(pair.target), "--prompt", "w3", "--threads", "1")
+    with serving() as address:
+        watching = ("--metrics-port", "0", "--log-level", "info", "--log-format", "json")
+        ran = cli(*begin, "--max-tokens", "8", "--drafter", address, "--breaker", *watching)
+    assert ran.code == ExitCode.OK, ran.err
+    assert "metrics on http://127.0.0.1:" in ran.err
+    events = [json.loads(line) for line in ran.err.splitlines() if line.startswith("{")]
+    assert any(event.get("event") == "drafter_found" for event in events)
+    assert all("w3" not in json.dumps(event) for event in events)
+    idle = cli(*begin, "--no-breaker")
+    assert idle.code == ExitCode.USAGE and "--drafter" in idle.err

@@ -1,0 +1,117 @@
+"""What the doctor makes of measurements, and that it measures what is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftwire.errors import ConfigurationError, DrafterUnavailableError
+from draftwire.verifier.estimate import Measured, Wanted, advice, at, best
+from draftwire.verifier.examine import measure, proposal_seconds, round_trip
+from draftwire.verifier.sampling import Sampling
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout
+from tests.paths import PATHS, drafting
+from tests.toys import ToyDrafter, ToyTarget, constant, mixed
+
+GOOD = Measured(
+    target=0.050,
+    target_deep=0.055,
+    draft=0.002,
+    fixed=0.001,
+    byte=1e-8,
+    round_trip=0.0003,
+    depth=5,
+    accepted=(0.8, 0.64, 0.51, 0.4, 0.33),
+)
+WANTED = Wanted("sparse:32", 5, 0.5, 4096, 4096)
+SIZES = [300 * depth for depth in range(1, 6)]
+
+
+def changed(**values: object) -> Measured:
+    return Measured(**{**{name: getattr(GOOD, name) for name in GOOD.__slots__}, **values})  # type: ignore[arg-type]
+
+
+def told(measured: Measured, wanted: Wanted = WANTED) -> list[str]:
+    asked = at(measured, wanted.layout, wanted.depth, SIZES[wanted.depth - 1])
+    found = [
+        best(measured, "sparse:32", SIZES),
+        best(measured, "dense", [600_000 * depth for depth in range(1, 6)]),
+    ]
+    return list(advice(measured, asked, found, wanted))
+
+
+def test_an_estimate_is_tokens_over_the_parts_of_a_round() -> None:
+    found = at(GOOD, "sparse:32", 2, 600)
+    assert found.tokens == pytest.approx(1 + 0.8 + 0.64)
+    assert found.seconds == pytest.approx(0.052 + 2 * 0.002 + 0.001 + 600 * 1e-8)
+    assert found.rate == pytest.approx(found.tokens / found.seconds)
+    assert GOOD.alone == pytest.approx(20.0)
+
+
+def test_nothing_to_change_where_all_is_well() -> None:
+    assert told(GOOD) == []
+
+
+def test_a_better_depth_is_named() -> None:
+    slow = changed(draft=0.03, accepted=(0.8, 0.3, 0.1, 0.0, 0.0))
+    (first, *_) = told(slow)
+    assert first.startswith("use --depth 1") and "--layout" not in first
+
+
+def test_a_better_layout_is_named() -> None:
+    wanted = Wanted("dense", 5, 0.5, 4096, 4096)
+    slow = changed(byte=1e-7)
+    asked = at(slow, "dense", 5, 3_000_000)
+    found = [best(slow, "sparse:32", SIZES), best(slow, "dense", [3_000_000] * 5)]
+    (first, *_) = advice(slow, asked, found, wanted)
+    assert first.startswith("use --layout sparse:32:")
+
+
+@pytest.mark.parametrize(
+    ("measured", "says"),
+    [
+        (changed(draft=0.5), "smaller drafter"),
+        (changed(fixed=1.0, round_trip=0.9), "one switch"),
+        (changed(fixed=1.0), "on the way"),
+    ],
+)
+def test_drafting_that_does_not_pay_names_what_is_to_blame(measured: Measured, says: str) -> None:
+    (first, second, *_) = told(measured)
+    assert "slower than the target alone" in first
+    assert says in second
+
+
+def test_acceptance_deadline_and_context_have_a_word_each() -> None:
+    assert any("accepted 20%" in text for text in told(changed(accepted=(0.2,) * 5)))
+    assert any("--deadline-ms" in text for text in told(GOOD, Wanted("sparse:32", 5, 0.01, 1, 1)))
+    short = Wanted("sparse:32", 5, 0.5, 4096, 512)
+    assert any("512" in text and "4096" in text for text in told(GOOD, short))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_ping_and_proposals_are_timed_on_every_path(path: str) -> None:
+    vocab = 64
+    target, engine = ToyTarget(mixed(vocab, 1), vocab), ToyDrafter(mixed(vocab, 1), vocab)
+    policy = ProposalPolicy(Layout.SPARSE, 3, 1.0, support=8)
+    with drafting(path, engine, target) as client:
+        assert round_trip(client, 3) >= 0
+        text = Sampling(temperature=1.0, seed=1, max_tokens=20)
+        found = measure(target, client, (1, 2), text, policy, dense=True)
+    assert found.target > 0 and found.target_deep >= found.target
+    assert found.draft >= 0 and found.byte >= 0 and found.fixed >= found.round_trip
+    assert len(found.accepted) == 3
+    assert all(0 <= share <= 1 for share in found.accepted)
+    assert list(found.accepted) == sorted(found.accepted, reverse=True)
+
+
+def test_what_cannot_be_timed_is_said() -> None:
+    vocab = 8
+    ending = ToyTarget(constant(*[1.0] * vocab), vocab, end_tokens=frozenset(range(vocab)))
+    engine = ToyDrafter(constant(*[1.0] * vocab), vocab)
+    policy = ProposalPolicy(Layout.DENSE, 3, 1.0)
+    with drafting("colocated", engine, ending) as client:
+        with pytest.raises(ConfigurationError, match="ends at once"):
+            measure(ending, client, (1,), Sampling(seed=1), policy, dense=True)
+        refused = ProposalPolicy(Layout.SPARSE, 3, 1.0, support=vocab + 1)
+        with pytest.raises(DrafterUnavailableError, match="lost"):
+            proposal_seconds(client, (1,), [refused])
