@@ -75,6 +75,7 @@ def test_streaming_gives_the_same_text_as_waiting(served: Served) -> None:
 
 def mixed(served: Served) -> list[Any]:
     """Eight requests that have nothing in common."""
+    endless = {"extra_body": {"ignore_eos": True}}
     schema = {"extra_body": {"structured_outputs": {"json": SCHEMA}}}
     return [
         lambda: served.text(seed=1),
@@ -84,7 +85,7 @@ def mixed(served: Served) -> list[Any]:
         lambda: served.text(seed=4, presence_penalty=0.5, frequency_penalty=0.5),
         lambda: served.text(seed=5, max_tokens=60, **schema),
         lambda: served.text(seed=6, stop=["return"], max_tokens=40),
-        lambda: [choice.text for choice in served.complete(n=2, seed=7).choices],
+        lambda: [choice.text for choice in served.complete(n=2, seed=7, **endless).choices],
     ]
 
 
