@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-
 from draftwire.engines.vllm.config import Options
+from draftwire.verifier.policy import policy_like
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, TICKETS, Layout
+from draftwire.wire.registry import Layout
 
 GREEDY_BELOW: Final = 1e-5  # vLLM's own bound
 
@@ -21,13 +20,12 @@ def policy_of(params: Any, options: Options, vocab_size: int, depth: int) -> Pro
     """
     if params.temperature < GREEDY_BELOW:
         return ProposalPolicy(Layout.SPARSE, depth, 0.0, support=1)
-    temperature = float(np.float32(params.temperature))
-    top_k = params.top_k if 0 < params.top_k < vocab_size else 0
-    return ProposalPolicy(
+    return policy_like(
         options.layout,
         depth,
-        min(max(temperature, MIN_TEMPERATURE), MAX_TEMPERATURE),
-        support=min(options.support, vocab_size),
-        top_k=top_k,
-        top_p=min(max(round(params.top_p * TICKETS), 1), TICKETS),
+        min(options.support, vocab_size),
+        vocab_size,
+        temperature=params.temperature,
+        top_k=max(params.top_k, 0),  # vLLM also writes -1 for off
+        top_p=params.top_p,
     )
