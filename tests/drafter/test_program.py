@@ -211,6 +211,37 @@ def test_limits_of_connections_sessions_and_batches() -> None:
     assert all(isinstance(peer.results[session][0], Proposal) for session in (1, 2, 3))
 
 
+def test_a_verifier_with_fifty_sessions_that_wait_does_not_keep_another_waiting() -> None:
+    """The one that asked last, for one session, is in the very next batch; the rest is the first's.
+
+    Nothing that waits grows beyond the agreed slots, however often its session asks anew.
+    """
+    engine = ToyDrafter(mixed(V, 2), V)
+    program = program_of(engine, max_sessions=50, max_slots=50, max_batch=8)
+    many, single = Peer(program), Peer(program)
+    for session in range(1, 51):
+        many.open(session, (session % V,))
+        many.ask(session, DENSE)
+    for _ in range(3):
+        for session in range(1, 51):
+            many.sessions[session].give_up()
+            many.sessions[session].commit(0, Outcome.TARGET_ONLY, 1)
+            many.ask(session, DENSE)
+        assert program.queued == program.slots_in_use == 50
+    assert program.counters.withdrawn == 150
+    single.open(1, (1, 2))
+    single.ask(1, DENSE)
+    assert single.connection in program.draft()
+    assert engine.batches == [8, 8, 8]
+    single.receive()
+    assert isinstance(single.results[1][0], Proposal)
+    while program.waiting:
+        program.draft()
+    many.receive()
+    assert all(isinstance(results[-1], Proposal) for results in many.results.values())
+    assert engine.batches[3:] == [8] * 15 + [3] * 3
+
+
 class Failing(ToyDrafter):
     """An engine that raises for every context that begins with token 0."""
 

@@ -32,7 +32,6 @@ class Connection(Generic[Context]):
         self.outgoing = OutQueue()
         self.closing = False
         self.contexts: dict[int, Context] = {}
-        self.tasks: dict[int, DraftTask] = {}
         self.roster: Roster | None = None
         self.error: ProtocolError | None = None  # why it is closing, where there is a reason
         self.pause = 0.0  # seconds for which nothing more may be read (P24)
@@ -47,7 +46,7 @@ class Connection(Generic[Context]):
         return self._link.buffer()
 
     def filled(self, count: int) -> None:
-        """Take ``count`` received bytes: answers go to ``outgoing``, tasks to the next batch."""
+        """Take ``count`` received bytes: answers go to ``outgoing``, tasks to their turn."""
         now = self._clock()
         event = self._link.filled(count, now)
         while event is not None:
@@ -88,24 +87,23 @@ class Connection(Generic[Context]):
         """End every session and close its context."""
         if self.roster is not None:
             self.roster.close()
-        self.tasks.clear()
+        self._program.withdraw(self)
         while self.contexts:
             _, context = self.contexts.popitem()
             self._program.engine.close(context)
 
     def _begin(self, roster: Roster, task: DraftTask) -> None:
-        """Put a task into the next batch, or decline it: too many drafts in flight, or draining."""
+        """Let a task wait for its turn, or decline it: too many drafts in flight, or draining."""
         if self._program.draining and task.session not in self.contexts:
             self._program.counters.declined[Status.SHUTTING_DOWN] += 1
             self._link.send_parts(roster.decline(task, Status.SHUTTING_DOWN))
             return
         most = self._program.config.peer.max_positions
-        held = sum(each.policy.depth for each in self.tasks.values()) if most else 0
+        held = self._program.positions_of(self) if most else 0
         if most and held + task.policy.depth > most:
             self._program.counters.declined[Status.NO_SLOT] += 1
             self._link.send_parts(roster.decline(task, Status.NO_SLOT))
             return
-        self.tasks[task.session] = task
         self._program.wait(self, task)
 
     def _push(self) -> None:
@@ -135,7 +133,7 @@ class Connection(Generic[Context]):
         if todo.task is not None:
             self._begin(self.roster, todo.task)
         for session in todo.ended:
-            self.tasks.pop(session, None)
+            self._program.withdraw(self, session)
             context = self.contexts.pop(session, None)
             if context is not None:
                 self._program.engine.close(context)

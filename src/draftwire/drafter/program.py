@@ -14,6 +14,7 @@ from draftwire.drafter.counters import DrafterCounters
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, Proposer, propose
+from draftwire.drafter.turns import Turns
 from draftwire.errors import ConfigurationError
 from draftwire.exact.words import ProposalWords
 from draftwire.kernels.prepare import prepare
@@ -150,7 +151,8 @@ class DrafterProgram(Generic[Context]):
         self._clock = clock
         self._key = key
         self._entropy = entropy
-        self._waiting: list[tuple[Connection[Context], DraftTask]] = []
+        self._turns: Turns[Connection[Context]] = Turns()
+        self._drawing = 0  # proposals of the batch that is being drawn
 
     def warm_up(self) -> None:
         """Compile the arithmetic, or load it from its cache, so that no round pays for it."""
@@ -176,18 +178,26 @@ class DrafterProgram(Generic[Context]):
             self.counters.ended += 1
 
     def wait(self, connection: Connection[Context], task: DraftTask) -> None:
-        """Put a task into the next batch."""
-        self._waiting.append((connection, task))
+        """Let a task wait for its turn; one that its session asked for before is over."""
+        self.counters.withdrawn += self._turns.put(connection, task)
+
+    def withdraw(self, connection: Connection[Context], session: int | None = None) -> None:
+        """Nobody waits for a session's task any more, or for any of a connection's."""
+        self.counters.withdrawn += self._turns.drop(connection, session)
+
+    def positions_of(self, connection: Connection[Context]) -> int:
+        """Return how many drafts a connection waits for."""
+        return sum(task.policy.depth for task in self._turns.of(connection))
 
     @property
     def waiting(self) -> bool:
         """Whether there is something to draft."""
-        return bool(self._waiting)
+        return bool(self._turns)
 
     @property
     def queued(self) -> int:
         """Proposals that were asked for and are not begun; any thread may ask."""
-        return len(self._waiting)
+        return len(self._turns)
 
     @property
     def open_sessions(self) -> int:
@@ -197,23 +207,20 @@ class DrafterProgram(Generic[Context]):
     @property
     def slots_in_use(self) -> int:
         """Proposals that somebody waits for; any thread may ask."""
-        return sum(len(connection.tasks) for connection in tuple(self.connections))
+        return len(self._turns) + self._drawing
 
     def drain(self) -> None:
         """Take no more sessions; those that were drafted for go on."""
         self.draining = True
 
     def draft(self) -> list[Connection[Context]]:
-        """Draw the next batch, oldest tasks first; returns the connections that were answered."""
-        oldest = self._waiting[: self.config.max_batch]
-        batch = [(each, task) for each, task in oldest if each.tasks.get(task.session) is task]
-        del self._waiting[: self.config.max_batch]
-        self.counters.withdrawn += len(oldest) - len(batch)
-        for connection, task in batch:
-            del connection.tasks[task.session]
+        """Draw the next batch, connections in turn; returns the connections that were answered."""
+        batch = self._turns.take(self.config.max_batch)
         if batch:
             began = self._clock()
+            self._drawing = len(batch)
             drafts = self._drafts(batch)
+            self._drawing = 0
             self.counters.batches.add(len(batch))
             self.counters.seconds.add(self._clock() - began)
             for (connection, task), draft in zip(batch, drafts, strict=True):
@@ -223,10 +230,9 @@ class DrafterProgram(Generic[Context]):
 
     def shut_down(self) -> None:
         """Decline what waits: this drafter is going away."""
-        for connection, task in self._waiting:
+        for connection, task in self._turns.take(len(self._turns)):
             self._count(Status.SHUTTING_DOWN)
             connection.answer(task, Status.SHUTTING_DOWN)
-        self._waiting.clear()
 
     def _count(self, draft: Draft | Status) -> None:
         if isinstance(draft, Draft):
