@@ -16,6 +16,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
+SECONDS_OF_SOAK ?= 600
+
 # One thread: two processes share the machine in every test, demo and benchmark.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
@@ -26,12 +28,14 @@ VENV_VLLM := .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 PIP_VLLM := $(BIN_VLLM)/python -m pip --disable-pip-version-check
 
-.PHONY: vllm vllm-test vllm-ci vllm-bench help run test bench gpu lint vectors spec wheel clean
+.PHONY: vllm vllm-test vllm-ci vllm-bench help run test bench faults soak gpu lint vectors spec wheel clean
 
 help:
 	@echo 'make run      set up, then the demo: drafter and verifier on this machine'
 	@echo 'make test     set up, then every test'
 	@echo 'make bench    measure against the goals; JSON and a table in .out/ (QUICK=1: a short one)'
+	@echo 'make faults   every fault in every state of a session, and how long a stall is: a table (QUICK=1: some)'
+	@echo 'make soak     ten minutes of a drafter that is killed every five seconds (SECONDS_OF_SOAK=600)'
 	@echo 'make vllm     vLLM from nothing: its own environment (.venv-vllm), tests, benchmark'
 	@echo 'make gpu      on a machine with a GPU, torch and triton: its tests, then its benchmark'
 	@echo 'make lint     ruff, format, types, layers'
@@ -64,6 +68,9 @@ test: $(VENV)/.dev-ready
 
 bench: $(VENV)/.dev-ready
 	$(BIN)/python -m bench.run $(if $(QUICK),--quick)
+
+soak: $(VENV)/.dev-ready
+	$(BIN)/python -m faults.soak --seconds $(SECONDS_OF_SOAK)
 
 $(BIN_VLLM)/python: | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV_VLLM)

@@ -1,0 +1,1 @@
+"""Faults on purpose: the matrix and the stalls (`make faults`), and the soak (`make soak`)."""
