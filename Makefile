@@ -28,7 +28,7 @@ VENV_VLLM := .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 PIP_VLLM := $(BIN_VLLM)/python -m pip --disable-pip-version-check
 
-.PHONY: vllm vllm-test vllm-ci vllm-bench help run test bench faults soak gpu lint vectors spec wheel clean
+.PHONY: vllm vllm-test vllm-ci vllm-bench help run test bench faults soak fuzz fuzz-guided gpu lint vectors spec wheel clean
 
 help:
 	@echo 'make run      set up, then the demo: drafter and verifier on this machine'
@@ -37,6 +37,8 @@ help:
 	@echo 'make faults   every fault in every state of a session, and how long a stall is: a table (QUICK=1: some)'
 	@echo 'make soak     ten minutes of a drafter that is killed every five seconds (SECONDS_OF_SOAK=600)'
 	@echo 'make vllm     vLLM from nothing: its own environment (.venv-vllm), tests, benchmark'
+	@echo 'make fuzz     a million mutated frames, 100,000 mutated conversations (SEED=..., QUICK=1: a hundredth)'
+	@echo 'make fuzz-guided  bytes chosen by coverage (MINUTES=10)'
 	@echo 'make gpu      on a machine with a GPU, torch and triton: its tests, then its benchmark'
 	@echo 'make lint     ruff, format, types, layers'
 	@echo 'make vectors  write vectors/ again from the oracle'
@@ -71,6 +73,16 @@ bench: $(VENV)/.dev-ready
 
 soak: $(VENV)/.dev-ready
 	$(BIN)/python -m faults.soak --seconds $(SECONDS_OF_SOAK)
+
+fuzz: $(VENV)/.dev-ready
+	$(BIN)/python -m fuzz.run $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE)) $(if $(QUICK),--frames 10000 --transcripts 1000)
+
+$(VENV)/.fuzz-ready: requirements/fuzz.txt $(VENV)/.dev-ready
+	$(PIP) install -r requirements/fuzz.txt
+	@touch $@
+
+fuzz-guided: $(VENV)/.fuzz-ready
+	$(BIN)/python -m fuzz.guided --minutes $(or $(MINUTES),10)
 
 $(BIN_VLLM)/python: | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV_VLLM)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from oracle.frames import HEADER_BYTES, TRAILER_BYTES, Frame, Refused, read_frames
+from oracle.frames import Frame, read_frames
 
 LABEL = b"draftwire-psk-v1"
 VERIFIER_PROOF, DRAFTER_PROOF, VERIFIER_FRAMES, DRAFTER_FRAMES = 1, 2, 3, 4
@@ -40,15 +40,6 @@ def frame_mac(key: bytes, number: int, frame: bytes) -> bytes:
 
 def read_sealed_frames(
     stream: bytes, version: int, bounds: Mapping[str, int], key: bytes
-) -> list[Frame]:
+) -> Iterator[Frame]:
     """The frames of a stream that has ended, each with its MAC behind it, from number 0."""
-    frames: list[Frame] = []
-    while stream:
-        length = int.from_bytes(stream[8:12], "little")
-        end = HEADER_BYTES + length + TRAILER_BYTES
-        due = frame_mac(key, len(frames), stream[:end])
-        if stream[end : end + MAC_BYTES] != due:
-            raise Refused("AUTHENTICATION_FAILED")
-        frames += read_frames(stream[:end], version, bounds)
-        stream = stream[end + MAC_BYTES :]
-    return frames
+    return read_frames(stream, version, bounds, lambda n, frame: frame_mac(key, n, frame))

@@ -63,13 +63,18 @@ def reply_bytes(layout: int, width: int, depth: int) -> int:
     return table_bytes("REPLY") + depth * (table_bytes("POSITION") + q_bytes(layout, width))
 
 
-def bounds(limits: Limits) -> dict[str, int]:
-    """P2: the largest payload of each type after agreement."""
-    sizes = {
-        name: table_bytes(name)
-        for name in ("HELLO", "COMPLETE", "COMMIT", "RESET", "CANCEL", "ERROR", "PING", "PONG")
-    }
-    return {**sizes, "STEP": limits["max_step_bytes"], "REPLY": limits["max_reply_bytes"]}
+BY_BOTH = ("HELLO", "ERROR", "PING", "PONG")
+SENT_BY = {
+    "verifier": (*BY_BOTH, "STEP", "COMMIT", "RESET", "CANCEL"),
+    "drafter": (*BY_BOTH, "REPLY", "COMPLETE"),
+}
+
+
+def bounds(limits: Limits, sender: str = "") -> dict[str, int]:
+    """P2: the largest payload of each type after agreement; of both senders, or of one."""
+    names = SENT_BY[sender] if sender else (*SENT_BY["verifier"], *SENT_BY["drafter"])
+    agreed = {"STEP": limits["max_step_bytes"], "REPLY": limits["max_reply_bytes"]}
+    return {name: agreed.get(name, table_bytes(name)) for name in names}
 
 
 BOUNDS_BEFORE_HELLO = {name: table_bytes(name) for name in ("HELLO", "ERROR")}
@@ -98,10 +103,16 @@ def read_message(frame: Frame, limits: Limits | None) -> Message:
     else:
         for field in ("session", "generation", "round"):
             refuse_unless(checked.get(field) != 0, "BAD_FIELD", field)
-        if "slot" in checked:
-            within(checked, "slot", 0, limits["max_slots"] - 1)
+        if frame.type != "STEP":
+            check_slot(checked, limits)
         CHECKS[frame.type](checked, tail, limits)
     return checked
+
+
+def check_slot(message: Message, limits: Limits) -> None:
+    """A slot, where a message has one, is one of those agreed."""
+    if "slot" in message:
+        within(message, "slot", 0, limits["max_slots"] - 1)
 
 
 def check_hello(hello: Message, version: int) -> None:
@@ -144,6 +155,7 @@ def check_step(step: Message, tail: bytes, limits: Limits) -> None:
     """STEP: policy, positions, commit rider, tokens, hidden-state rows."""
     layout = check_layout(step, limits)
     within(step, "depth", 1, limits["max_depth"])
+    refuse_unless(math.isfinite(step["temperature"]), "BAD_FIELD", "temperature")
     temperature = Fraction(step["temperature"])
     usual = Fraction(1, 1 << 14) <= temperature <= 1 << 14
     zero = temperature == 0 and math.copysign(1, step["temperature"]) > 0
@@ -159,6 +171,7 @@ def check_step(step: Message, tail: bytes, limits: Limits) -> None:
         for field in ("temperature", "top_k", "min_p", "proposal_key"):
             refuse_unless(step[field] == 0, "BAD_FIELD", field)
         refuse_unless(step["top_p"] == TICKETS, "BAD_FIELD", "top_p")
+    check_slot(step, limits)
     length = step["anchor"] + 1
     refuse_unless(step["first_position"] == length, "BAD_FIELD", "first_position")
     refuse_unless(step["base"] + step["token_count"] == length, "BAD_FIELD", "token_count")
@@ -256,6 +269,8 @@ CHECKS = {
 def read_rows(reply: Message, limits: Limits) -> list[list[int]]:
     """The counts of every row over the whole vocabulary: all heads are checked, then all q's."""
     vocab_size = limits["vocab_size"]
+    whole = reply["shard_begin"] == 0 and reply["shard_end"] == vocab_size
+    refuse_unless(whole, "WRONG_SHARD", "shard_end")
     for index, row in enumerate(reply["rows"]):
         due = reply["first_position"] + index
         refuse_unless(row["position"] == due, "WRONG_POSITION", "position")
