@@ -343,7 +343,7 @@ def test_too_many_refused_messages_end_in_one_constant_error(
 
 
 def test_more_positions_in_flight_than_allowed_are_declined() -> None:
-    with serving(peer=PeerLimits(max_positions=6), max_sessions=3) as server:
+    with serving(peer=PeerLimits(max_positions=6), max_sessions=3, max_depth=4) as server:
         raw = Raw(server)
         assert raw.link.agreed is not None
         for session in (1, 2, 3):

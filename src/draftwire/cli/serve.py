@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from draftwire.cli.limits import limit_options, take_limits
 from draftwire.cli.operations import Watching, take_watching, watching_options
 from draftwire.cli.options import (
+    COUNT,
     DEFAULT_PORT,
     DEPTH,
     MAX_THREADS,
@@ -24,6 +26,7 @@ from draftwire.transport.tcp import is_loopback
 from draftwire.wire.registry import MAX_VOCABULARY, LayoutSet, WireVersion
 
 if TYPE_CHECKING:
+    from draftwire.drafter.limits import PeerLimits
     from draftwire.transport.security import Security
 
 
@@ -34,6 +37,7 @@ class ServeOptions:
     model: Path | None
     host: str
     port: int
+    max_connections: int
     max_sessions: int
     max_depth: int
     max_support: int
@@ -45,6 +49,7 @@ class ServeOptions:
     security: Security | None
     watching: Watching
     drain_seconds: float
+    limits: PeerLimits
 
 
 @click.command(
@@ -70,6 +75,13 @@ Examples:
     default=DEFAULT_PORT,
     show_default=True,
     help="0 takes any free port; the address is printed.",
+)
+@click.option(
+    "--max-connections",
+    type=COUNT,
+    default=64,
+    show_default=True,
+    help="Verifiers at once; the longest silent one makes way for another.",
 )
 @click.option(
     "--max-sessions",
@@ -112,6 +124,7 @@ Examples:
     show_default=True,
     help="CPU threads of the model; 0 leaves it to torch.",
 )
+@limit_options
 @security_options("the verifier")
 @watching_options("info")
 @click.option(
@@ -150,6 +163,7 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
                     f"--wire v1 carries no q, so --{name.replace('_', '-')} means nothing: drop it"
                 )
         values["layouts"] = LayoutSet.IDS_ONLY
+    values["limits"] = take_limits(values)
     from draftwire.cli.serving import serve_until_told
 
     serve_until_told(ServeOptions(**values))

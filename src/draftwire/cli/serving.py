@@ -33,10 +33,12 @@ def serve_until_told(options: ServeOptions) -> None:
     config = DrafterConfig(
         version=options.wire,
         layouts=options.layouts,
+        max_connections=options.max_connections,
         max_sessions=options.max_sessions,
         max_slots=options.max_sessions,
         max_depth=options.max_depth,
         max_support=min(options.max_support, engine.vocab_size),
+        peer=options.limits,
     )
     watching = options.watching
     with logging_to(watching.log_level, watching.log_format):

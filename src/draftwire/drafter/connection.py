@@ -41,6 +41,11 @@ class Connection(Generic[Context]):
         self._allowance = Allowance(program.config.peer, clock())
         self._frames = 0
 
+    @property
+    def heard_at(self) -> float:
+        """When the peer's last whole frame came, in seconds of the program's clock."""
+        return self._link.heard_at
+
     def buffer(self) -> memoryview:
         """Return where received bytes go."""
         return self._link.buffer()

@@ -19,6 +19,13 @@ class TurnedAway(Enum):
     NO_TLS = "no_tls"
 
 
+class LeaseEnd(Enum):
+    """Why a verifier that kept silent lost its agreed connection and its sessions."""
+
+    EXPIRED = "expired"  # silent for the whole lease
+    GAVE_WAY = "gave_way"  # the longest silent one, when another verifier needed the place
+
+
 @dataclass(slots=True)
 class DrafterCounters:
     """Numbers alone, of fixed shape, so that another thread may read them at any time.
@@ -27,8 +34,9 @@ class DrafterCounters:
     proposals, drafts: that were sent, and their positions. withdrawn: tasks that nobody wanted any
     more. declined: answers other than a proposal. engine_failures: batches that the engine ended
     with an exception. batches, seconds: sizes of batches and the time they took. received, sent:
-    bytes. found: protocol errors that ended a connection; refused: those that concerned one
-    session; told: those that verifiers found in ours.
+    bytes. leases: agreed connections that were ended for their silence. found: protocol errors that
+    ended a connection; refused: those that concerned one session; told: those that verifiers found
+    in ours.
     """
 
     connections: int = 0
@@ -46,6 +54,7 @@ class DrafterCounters:
         default_factory=lambda: zeros(each for each in Status if each is not Status.OK)
     )
     turned_away: dict[TurnedAway, int] = field(default_factory=lambda: zeros(TurnedAway))
+    leases: dict[LeaseEnd, int] = field(default_factory=lambda: zeros(LeaseEnd))
     found: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))
     refused: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))
     told: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))

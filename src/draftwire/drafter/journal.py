@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from draftwire.drafter.counters import LeaseEnd
 from draftwire.errors import ProtocolError
 from draftwire.journal import Limiter, one_line, tell
 from draftwire.transport.tcp import Address
@@ -36,6 +37,13 @@ class DrafterJournal:
         """An agreed connection is over."""
         text = f"{peer} is gone: {one_line(reason)}"
         tell(_LOG, logging.INFO, "connection_closed", text, peer=peer, reason=one_line(reason))
+
+    def lease_ended(self, peer: str, why: LeaseEnd, silent: float, sessions: int) -> None:
+        """A verifier kept silent and has lost its connection."""
+        cause = "its lease is over" if why is LeaseEnd.EXPIRED else "another needs its place"
+        text = f"{peer} was silent for {silent:.0f} seconds and {cause}: {sessions} sessions end"
+        fields = {"peer": peer, "why": why.value, "silent": round(silent, 3), "sessions": sessions}
+        tell(_LOG, logging.INFO, "lease_ended", text, **fields)
 
     def refused(self, peer: str, host: str, error: Exception) -> None:
         """A peer was turned away."""

@@ -18,6 +18,10 @@ class PeerLimits:
     refusals_per_second, refusals_at_once: messages that a session refuses; more ends it all.
     max_positions: drafts asked for and not yet answered; 0 = what sessions and depth allow; more
     are declined.
+    lease_seconds: of silence, after which an agreed connection for which nothing is being drafted
+    ends, and its sessions with it; every whole frame renews the lease, PING too (P30).
+    yield_seconds: of silence, after which it makes way for another verifier where all places are
+    taken.
     """
 
     handshake_seconds: float = 5.0
@@ -27,6 +31,8 @@ class PeerLimits:
     refusals_per_second: float = 4.0
     refusals_at_once: int = 256
     max_positions: int = 0
+    lease_seconds: float = 300.0
+    yield_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         """Refuse limits under which nobody could be served."""
@@ -37,11 +43,17 @@ class PeerLimits:
             "bytes_per_second",
             "refusals_per_second",
             "refusals_at_once",
+            "lease_seconds",
+            "yield_seconds",
         ):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigurationError(f"{name} must be finite and above 0")
         if self.max_positions < 0:
             raise ConfigurationError("max_positions must be 0 or more")
+        if self.yield_seconds > self.lease_seconds:
+            raise ConfigurationError(
+                "yield_seconds must not exceed lease_seconds: after that a connection has ended"
+            )
 
 
 class Allowance:

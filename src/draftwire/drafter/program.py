@@ -75,6 +75,11 @@ class DrafterConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be 1 or more")
+        if 0 < self.peer.max_positions < self.max_depth:
+            raise ConfigurationError(
+                f"max_positions {self.peer.max_positions} never lets a proposal of max_depth"
+                f" {self.max_depth} through"
+            )
         if version_of(self.layouts) is not self.version:
             raise ConfigurationError(
                 f"{self.layouts!r} does not belong to wire {self.version.name}: v1 carries IDS_ONLY"
@@ -158,9 +163,13 @@ class DrafterProgram(Generic[Context]):
         """Compile the arithmetic, or load it from its cache, so that no round pays for it."""
         prepare()
 
-    def connect(self) -> Connection[Context] | None:
-        """Return a new connection, or None when there are as many as may be."""
-        if len(self.connections) >= self.config.max_connections:
+    def connect(self, spare: int = 0) -> Connection[Context] | None:
+        """Return a new connection, or None when there are as many as may be.
+
+        spare: how many more than that may be there until they agree on HELLO; whoever allows it
+        makes place for them then.
+        """
+        if len(self.connections) >= self.config.max_connections + spare:
             return None
         nonce = self._entropy(NONCE_BYTES) if self._key else b""
         link = Link(self._hello, self._clock(), self._key, nonce)

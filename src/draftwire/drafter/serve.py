@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import selectors
-import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Generic, Self
 
-from draftwire.drafter.counters import TurnedAway
+from draftwire.drafter.counters import LeaseEnd, TurnedAway
 from draftwire.drafter.engine import Context, DraftEngine
-from draftwire.drafter.journal import DrafterJournal, name_of
-from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
+from draftwire.drafter.journal import DrafterJournal
+from draftwire.drafter.leases import Leases
+from draftwire.drafter.peers import Peer, close_gently
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.drafter.signals import take_signals
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
-from draftwire.transport.stream import READ, WRITE, PlainStream, Stream
+from draftwire.transport.stream import READ, WRITE, PlainStream
 from draftwire.transport.tcp import Address, accept, bound_address, listen, seconds_until
 from draftwire.transport.tls import Tls, TlsFiles, tls_reason
 
 FAREWELL_SECONDS: Final = 1.0
-
-
-class _Peer(Generic[Context]):
-    """One accepted connection, and the program's end of it."""
-
-    def __init__(self, stream: Stream, connection: Connection[Context], deadline: float) -> None:
-        self.stream = stream
-        self.connection = connection
-        self.deadline = deadline  # of everything before HELLO is agreed
-        self.resumes = 0.0  # until when nothing is read (P24)
-        self.interest = stream.wants
-        self.address = _address(stream.socket)
-        self.name = name_of(self.address)
-        self.host = self.address[0] if self.address is not None else ""
 
 
 class DrafterServer(Generic[Context]):
@@ -44,7 +31,9 @@ class DrafterServer(Generic[Context]):
     A connection whose peer does not read is not read from either, so that what waits for it is
     bounded by one read's worth of answers; one that reads too much for its limits is not read from
     for a while. Connections over the limit are closed at once; of those that have not agreed on
-    HELLO the oldest makes way first (P23).
+    HELLO the oldest makes way first (P23). One that has agreed ends when it keeps silent for its
+    lease, and the longest silent one makes way for a verifier that agrees on HELLO when all places
+    are taken (P30): not for somebody who has merely connected.
     """
 
     def __init__(
@@ -61,9 +50,13 @@ class DrafterServer(Generic[Context]):
         self._wake.setblocking(False)
         self._woken.setblocking(False)
         self._selector.register(self._woken, READ, None)
-        self._peers: set[_Peer[Context]] = set()
-        self._half_open: dict[_Peer[Context], None] = {}  # oldest first
-        self._paused: set[_Peer[Context]] = set()
+        self._peers: set[Peer[Context]] = set()
+        self._half_open: dict[Peer[Context], None] = {}  # oldest first
+        self._paused: set[Peer[Context]] = set()
+        self._leases: Leases[Peer[Context]] = Leases(
+            self._limits.lease_seconds,
+            lambda peer: bool(peer.connection.tasks) or peer in self._paused,
+        )
         self._journal = DrafterJournal(time.monotonic)
         self._address = bound_address(listener)
         self._stopping = False
@@ -140,9 +133,9 @@ class DrafterServer(Generic[Context]):
 
     def _turn(self) -> None:
         """Wait for something, read all that is there, draft it as one batch, send."""
-        touched: list[_Peer[Context]] = []
+        touched: list[Peer[Context]] = []
         for key, events in self._selector.select(self._patience()):
-            peer: _Peer[Context] | None = key.data
+            peer: Peer[Context] | None = key.data
             if peer is None:
                 self._attend(key.fileobj)
                 continue
@@ -151,11 +144,18 @@ class DrafterServer(Generic[Context]):
             elif events & READ:
                 self._read(peer)
             touched.append(peer)
+        heard = time.monotonic()  # who speaks while the batch is drawn is not silent
         answered = self._program.draft()
-        # A batch may answer peers that sent their STEP in an earlier turn.
-        touched += [peer for peer in self._peers if peer.connection in answered]
+        if answered:
+            # A batch may answer peers that sent their STEP in an earlier turn.
+            now, awaited = time.monotonic(), [p for p in self._peers if p.connection in answered]
+            for peer in awaited:
+                self._leases.renew(peer, now)
+            touched += awaited
         if self._half_open or self._paused:
             touched += self._overdue(time.monotonic())
+        for peer in self._leases.expired(heard):
+            self._end_lease(peer, LeaseEnd.EXPIRED)
         for peer in touched:
             self._write(peer)
 
@@ -165,18 +165,21 @@ class DrafterServer(Generic[Context]):
             return 0.0
         times = [self._drained_by] if self._program.draining else []
         times += [peer.deadline for peer in self._half_open] + [p.resumes for p in self._paused]
+        lease = self._leases.due()
+        times += [] if lease is None else [lease]
         return max(seconds_until(min(times)), 0.0) if times else None
 
-    def _overdue(self, now: float) -> list[_Peer[Context]]:
+    def _overdue(self, now: float) -> list[Peer[Context]]:
         """Drop who has not agreed in time; return those that may be read from again."""
         for peer in list(self._half_open):
-            if peer.connection.roster is not None:
-                del self._half_open[peer]
-            elif peer.deadline <= now:
+            if peer.deadline <= now:
                 self._count(TurnedAway.TOO_SLOW)
                 self._turn_away(peer, TimeoutError("it did not agree on HELLO in time"))
         resumed = [peer for peer in self._paused if peer.resumes <= now]
         self._paused.difference_update(resumed)
+        for peer in resumed:  # what it has said meanwhile is only read now
+            if peer not in self._half_open:
+                self._leases.renew(peer, now)
         return resumed
 
     def _attend(self, ready: Any) -> None:
@@ -191,7 +194,8 @@ class DrafterServer(Generic[Context]):
             self._admit(accepted)
 
     def _admit(self, accepted: socket.socket) -> None:
-        full = len(self._peers) >= self._program.config.max_connections
+        spare = self._spare()
+        full = len(self._peers) >= self._program.config.max_connections + spare
         if self._half_open and (full or len(self._half_open) >= self._limits.max_half_open):
             self._count(TurnedAway.CROWDED_OUT)
             self._turn_away(next(iter(self._half_open)), TimeoutError("others wait to connect"))
@@ -200,18 +204,47 @@ class DrafterServer(Generic[Context]):
         except OSError:  # it went away again
             accepted.close()
             return
-        connection = self._program.connect()
+        connection = self._program.connect(spare)
         if connection is None:
             self._count(TurnedAway.FULL)
             stream.socket.close()
             return
-        peer = _Peer(stream, connection, time.monotonic() + self._limits.handshake_seconds)
+        peer = Peer(stream, connection, time.monotonic() + self._limits.handshake_seconds)
         self._peers.add(peer)
         self._half_open[peer] = None
         self._selector.register(stream.socket, peer.interest, peer)
         self._journal.opened(peer.name, peer.host)
 
-    def _greet(self, peer: _Peer[Context]) -> None:
+    def _spare(self) -> int:
+        """Return how many connections over the limit may try to agree.
+
+        None, unless all places are taken by those that have agreed and one of them would yield.
+        """
+        if len(self._leases) < self._program.config.max_connections:
+            return 0
+        yields = self._leases.yields(time.monotonic(), self._limits.yield_seconds)
+        return 0 if yields is None else self._limits.max_half_open
+
+    def _agree(self, peer: Peer[Context]) -> None:
+        """A peer has agreed on HELLO: give it a place, another's where there is none left."""
+        now = time.monotonic()
+        if len(self._leases) >= self._program.config.max_connections:
+            yields = self._leases.yields(now, self._limits.yield_seconds)
+            if yields is None:
+                self._count(TurnedAway.FULL)
+                self._turn_away(peer, TimeoutError("all places are taken"))
+                return
+            self._end_lease(yields, LeaseEnd.GAVE_WAY)
+        del self._half_open[peer]
+        self._leases.renew(peer, now)
+
+    def _end_lease(self, peer: Peer[Context], why: LeaseEnd) -> None:
+        silent = self._leases.silent(peer, time.monotonic())
+        self._program.counters.leases[why] += 1
+        self._journal.lease_ended(peer.name, why, silent, len(peer.connection.contexts))
+        self._forget(peer, told=True)
+
+    def _greet(self, peer: Peer[Context]) -> None:
         try:
             peer.stream.greet()
         except OSError as error:
@@ -221,7 +254,7 @@ class DrafterServer(Generic[Context]):
         if peer.stream.greeted:  # the peer's first message may be among what TLS has read
             self._read(peer)
 
-    def _read(self, peer: _Peer[Context]) -> None:
+    def _read(self, peer: Peer[Context]) -> None:
         connection = peer.connection
         more = True
         while more:
@@ -241,8 +274,18 @@ class DrafterServer(Generic[Context]):
             self._paused.add(peer)
         if connection.error is not None:
             self._journal.refused(peer.name, peer.host, connection.error)
+        if connection.heard_at != peer.heard_at and not connection.closing:
+            peer.heard_at = connection.heard_at
+            self._heard(peer)
 
-    def _write(self, peer: _Peer[Context]) -> None:
+    def _heard(self, peer: Peer[Context]) -> None:
+        """A whole frame has come: renew the lease, or begin it."""
+        if peer not in self._half_open:
+            self._leases.renew(peer, time.monotonic())
+        elif peer.connection.roster is not None:
+            self._agree(peer)
+
+    def _write(self, peer: Peer[Context]) -> None:
         if peer not in self._peers:
             return
         if not peer.stream.greeted:
@@ -259,7 +302,7 @@ class DrafterServer(Generic[Context]):
             return
         self._watch(peer, WRITE if not done else 0 if peer in self._paused else READ)
 
-    def _watch(self, peer: _Peer[Context], interest: int) -> None:
+    def _watch(self, peer: Peer[Context], interest: int) -> None:
         """Wait for ``interest`` of this peer; 0 = for nothing."""
         if interest == peer.interest:
             return
@@ -271,24 +314,26 @@ class DrafterServer(Generic[Context]):
             self._selector.modify(peer.stream.socket, interest, peer)
         peer.interest = interest
 
-    def _turn_away(self, peer: _Peer[Context], error: Exception) -> None:
+    def _turn_away(self, peer: Peer[Context], error: Exception) -> None:
         self._journal.refused(peer.name, peer.host, error)
-        self._forget(peer)
+        self._forget(peer, told=True)
 
     def _count(self, why: TurnedAway) -> None:
         self._program.counters.turned_away[why] += 1
 
-    def _forget(self, peer: _Peer[Context]) -> None:
+    def _forget(self, peer: Peer[Context], *, told: bool = False) -> None:
+        """Close a connection and free what it holds. told: the operator knows why."""
         if peer in self._peers:
             self._peers.remove(peer)
             self._half_open.pop(peer, None)
             self._paused.discard(peer)
+            self._leases.end(peer)
             self._watch(peer, 0)
-            if peer.connection.roster is not None:
+            if peer.connection.roster is not None and not told:
                 error = peer.connection.error
                 self._journal.closed(peer.name, "it left" if error is None else str(error))
             self._program.disconnect(peer.connection)
-            _close_gently(peer.stream.socket)
+            close_gently(peer.stream.socket)
 
     def _say_goodbye(self) -> None:
         """Answer everybody with SHUTTING_DOWN and give the peers a moment to take it."""
@@ -346,7 +391,9 @@ def serve(
     program.warm_up()
     listener = listen(host, port, guarded=security is not None)
     with DrafterServer(program, listener, tls) as server:
-        restore = _take_signals(server, drain_seconds)
+        restore = take_signals(
+            server.stop, lambda: server.drain(drain_seconds), server.wake_descriptor()
+        )
         try:
             with nullcontext() if watch is None else watch(server):
                 if ready is not None:
@@ -354,47 +401,3 @@ def serve(
                 server.run()
         finally:
             restore()
-
-
-def _take_signals(server: DrafterServer[Context], drain_seconds: float) -> Callable[[], None]:
-    """Let SIGINT stop the server and SIGTERM drain it; returns what undoes that."""
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [
-        signal.signal(signal.SIGINT, lambda *_: server.stop()),
-        signal.signal(signal.SIGTERM, lambda *_: server.drain(drain_seconds)),
-    ]
-    wake = signal.set_wakeup_fd(server.wake_descriptor(), warn_on_full_buffer=False)
-
-    def restore() -> None:
-        signal.set_wakeup_fd(wake)
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
-
-    return restore
-
-
-def _close_gently(peer: socket.socket) -> None:
-    """Close so that an ERROR just sent still arrives, though unread bytes wait here.
-
-    Closing a socket with unread input resets the connection, and the peer may then lose what it
-    was sent. A bounded part of the input is read away first.
-    """
-    try:
-        peer.shutdown(socket.SHUT_WR)
-        for _ in range(16):
-            if not peer.recv(1 << 16):
-                break
-    except OSError:
-        pass  # nothing more waits, or the peer is gone already
-    peer.close()
-
-
-def _address(peer: socket.socket) -> tuple[str, int] | None:
-    """Return where a connection comes from, for the log."""
-    try:
-        host, port = peer.getpeername()[:2]
-        return host, port
-    except OSError:
-        return None

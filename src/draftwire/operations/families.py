@@ -46,6 +46,13 @@ DRAFTER: Final[tuple[Family[DrafterView], ...]] = (
         "why",
     ),
     Family(
+        "draftwire_drafter_leases_ended",
+        _C,
+        "Agreed connections that were ended because their verifier kept silent",
+        lambda v: by_name(v.counters.leases),
+        "why",
+    ),
+    Family(
         "draftwire_drafter_protocol_errors",
         _C,
         "Protocol errors that ended a connection, found here",

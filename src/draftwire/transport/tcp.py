@@ -18,6 +18,12 @@ from draftwire.transport.queue import PARTS_A_CALL, OutQueue, joined, size_of
 
 BACKLOG: Final = 64
 LONGEST_WAIT: Final = 86_400.0  # seconds; a call to the system waits no longer than that
+KEEP_ALIVE: Final = {  # option: seconds, or a number of probes; a peer without power is noticed
+    "TCP_KEEPIDLE": 30,  # in a minute, where the system's own defaults take two hours
+    "TCP_KEEPINTVL": 10,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 60_000,  # milliseconds: the same for bytes that nobody acknowledges
+}
 
 
 class Address(NamedTuple):
@@ -62,7 +68,7 @@ class TcpChannel:
 
     def __init__(self, connected: socket.socket) -> None:
         """Take over a connected socket."""
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        prepare(connected)
         self._socket = connected
 
     @classmethod
@@ -174,8 +180,22 @@ def accept(listener: socket.socket) -> socket.socket | None:
     except OSError:  # none waits, it went away again, or this process is out of descriptors
         return None
     peer.setblocking(False)
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    prepare(peer)
     return peer
+
+
+def prepare(connected: socket.socket) -> None:
+    """Let a connected socket send at once, and notice by itself that its peer is gone.
+
+    The connection of a machine that lost power or its cable ends with an error after a minute of
+    silence (RFC 9293, section 3.8.4), where the system lets that be chosen (KEEP_ALIVE).
+    """
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        option = getattr(socket, name, None)  # not every system has them all
+        if option is not None:
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def bound_address(listener: socket.socket) -> Address:

@@ -10,7 +10,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final, Self
 
 from draftwire.errors import (
@@ -23,7 +22,7 @@ from draftwire.errors import (
 )
 from draftwire.kernels.prepare import prepare
 from draftwire.session.asking import AskingSession
-from draftwire.session.link import AgreedEvent, Alive, Closed, Event, Link
+from draftwire.session.link import Alive, Closed, Event, Link
 from draftwire.session.proposal import Dropped, Parts, Proposal, Received
 from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel
@@ -31,6 +30,8 @@ from draftwire.transport.queue import size_of
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.counters import ClientCounters
 from draftwire.verifier.drafting import Drafted
+from draftwire.verifier.greeting import FAREWELL_SECONDS, greet, say_why
+from draftwire.verifier.inflight import InFlight
 from draftwire.verifier.journal import ClientJournal
 from draftwire.verifier.pacing import ConnectPacing
 from draftwire.verifier.request import ClientRequest
@@ -41,7 +42,9 @@ from draftwire.wire.registry import HEADER_BYTES, NONCE_BYTES, TRAILER_BYTES
 
 __all__ = ["ClientRequest", "DraftClient"]
 
-FAREWELL_SECONDS: Final = 0.2
+QUIET_SECONDS: Final = 1.0  # without a word, and the end of a connection is looked for first
+GLANCE_SECONDS: Final = 0.001
+KEEP_SECONDS: Final = 30.0  # of silence here, after which a request that pauses says PING
 _FRAME_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
 _ANSWERS: Final = (Reply, Complete, ErrorMessage)
 
@@ -94,9 +97,9 @@ class DraftClient:
         self._pacing = ConnectPacing()
         self._requests: dict[int, ClientRequest] = {}
         self._opened = 0
+        self._spoke_at = 0.0  # when something was last sent
         self._alive: float | None = None  # seconds of the last PING
-        self._waiting: dict[int, ClientRequest] = {}  # the requests whose rounds are in flight
-        self._results: dict[int, Proposal | Dropped] = {}  # of those rounds, by session
+        self._rounds = InFlight()
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -130,11 +133,11 @@ class DraftClient:
         nonce = self._entropy(NONCE_BYTES) if self._key else b""
         self._link = Link(self._hello, self.clock(), self._key, nonce)
         try:
-            self._link.start()
-            agreed = self._greet(self._channel, self._link, deadline)
+            agreed = greet(self._channel, self._link, deadline, self.clock)
         except BaseException:
             self._disconnect()
             raise
+        self._spoke_at = self.clock()
         self.counters.connections += 1
         self._journal.found()
         for request in self._requests.values():
@@ -219,6 +222,7 @@ class DraftClient:
 
     def reach(self, until: float | None = None) -> str | None:
         """Connect if need be and due; returns why there is no connection, or None if there is."""
+        self._catch_up()
         if self._link is not None:
             return None
         now = self.clock()
@@ -242,9 +246,9 @@ class DraftClient:
         channel, link = self._channel, self._link
         assert channel is not None
         assert link is not None
-        now = self.clock()
+        self._spoke_at = now = self.clock()
         deadline = now + self.deadline if until is None else until
-        self._waiting, self._results = {}, {}
+        self._rounds = InFlight()
         parts: Parts = []
         for request, policy in asked:
             link.send(request.asking.ask(policy, now, deadline))
@@ -253,22 +257,42 @@ class DraftClient:
             request.traffic.sent += size
             self.counters.sent += size
             parts += step
-            self._waiting[request.asking.session] = request
+            self._rounds.ask(request)
         try:
             channel.send(parts, deadline)
         except TimeoutError as error:  # half a STEP may be on its way: the framing is lost
             self._lost_connection(DropReason.MISSED_DEADLINE, str(error))
         except ConnectionError as error:
             self._lost_connection(DropReason.DISCONNECTED, str(error))
-        while len(self._results) < len(self._waiting):
+        while self._rounds:
             try:
                 self._receive(channel, link, deadline)
             except TimeoutError:
-                self._give_up(DropReason.MISSED_DEADLINE)
+                self._rounds.give_up(DropReason.MISSED_DEADLINE)
             except ConnectionError as error:
                 self._lost_connection(DropReason.DISCONNECTED, str(error))
-        results, self._waiting, self._results = self._results, {}, {}
-        return [results[request.asking.session] for request, _ in asked]
+        return self._rounds.take(request for request, _ in asked)
+
+    def keep_lease(self) -> None:
+        """Say PING where this side has long been silent; does not wait for the answer (P30).
+
+        Requests do that in rounds that ask for nothing. A caller whose requests rest for longer
+        than the drafter's lease may do it too, between rounds; otherwise a later round connects
+        again and sends the prefix again.
+        """
+        now = self.clock()
+        if self._link is None or now - self._spoke_at < KEEP_SECONDS:
+            return
+        self._spoke_at = now
+        self._catch_up()
+        link, channel = self._link, self._channel
+        if link is None or channel is None:
+            return
+        link.ping(int.from_bytes(self._entropy(8), "little"), now)
+        try:
+            channel.send(link.outgoing(), self.clock() + FAREWELL_SECONDS)
+        except (TimeoutError, ConnectionError) as error:
+            self._lost_connection(DropReason.DISCONNECTED, str(error))
 
     def lost_round(self, dropped: Dropped) -> None:
         """Tell the operator of a proposal that was asked for and is lost."""
@@ -295,23 +319,21 @@ class DraftClient:
 
     # inside
 
-    def _greet(self, channel: Channel, link: Link, deadline: float) -> Agreed:
+    def _catch_up(self) -> None:
+        """Read what came since the last round, if that is long ago.
+
+        Mostly nothing, or that the drafter has ended the connection: found here, it costs no round.
+        """
+        channel, link, now = self._channel, self._link, self.clock()
+        if channel is None or link is None or now - link.heard_at < QUIET_SECONDS:
+            return
         try:
-            while True:
-                parts = link.outgoing()
-                if parts:
-                    channel.send(parts, deadline)
-                count = channel.receive_into(link.buffer(), deadline)
-                event = link.filled(count, self.clock())
-                if isinstance(event, AgreedEvent):
-                    return event.agreed
-                if isinstance(event, Closed) and event.error is not None:
-                    self._say_why(channel, link)
-                    raise event.error
-        except TimeoutError as error:
-            raise TransportError("the drafter did not answer HELLO in time") from error
+            while self._link is link:
+                self._receive(channel, link, now + GLANCE_SECONDS)
+        except TimeoutError:
+            return
         except ConnectionError as error:
-            raise TransportError(f"no drafter answers HELLO there: {error}") from error
+            self._lost_connection(DropReason.DISCONNECTED, str(error))
 
     def _receive(self, channel: Channel, link: Link, deadline: float) -> None:
         """Wait for bytes once, and follow every event that they complete."""
@@ -349,8 +371,8 @@ class DraftClient:
         request.traffic.received += size
         self.counters.received += size
         result = request.asking.take(event, now)
-        if result is not None and message.session in self._waiting:
-            self._results[message.session] = result
+        if result is not None:
+            self._rounds.settle(message.session, result)
 
     def _closed_by(self, event: Closed) -> None:
         """The framing broke, or the peer refused: the rounds are lost, and the connection."""
@@ -360,31 +382,16 @@ class DraftClient:
             leaving = error.code is ProtocolErrorCode.SHUTTING_DOWN
             reason = DropReason.DECLINED_SHUTTING_DOWN if leaving else DropReason.REFUSED
         self.counters.error(error)
-        self._give_up(reason, str(error))
+        self._rounds.give_up(reason, str(error))
         self.counters.lost += 1
         self._journal.lost(reason, str(error))
         link, channel = self._link, self._channel
         if link is not None and channel is not None:
-            self._say_why(channel, link)
+            say_why(channel, link, self.clock)
         self._disconnect()
 
-    def _give_up(self, reason: DropReason, detail: str = "") -> None:
-        """Every round in flight that has no result is lost; what is whole stays usable."""
-        for session, request in self._waiting.items():
-            if session not in self._results:
-                dropped = request.asking.give_up(reason)
-                self._results[session] = replace(dropped, detail=detail)
-
-    def _say_why(self, channel: Channel, link: Link) -> None:
-        try:
-            parts = link.outgoing()
-            if parts:
-                channel.send(parts, self.clock() + FAREWELL_SECONDS)
-        except (TimeoutError, ConnectionError):
-            return  # it need not arrive
-
     def _lost_connection(self, reason: DropReason, detail: str) -> None:
-        self._give_up(reason, detail)
+        self._rounds.give_up(reason, detail)
         self.counters.lost += 1
         self._journal.lost(reason, detail)
         self._disconnect()

@@ -64,6 +64,7 @@ class ClientRequest:
     def skip(self) -> None:
         """Begin the next round without asking."""
         self.asking.skip()
+        self._client.keep_lease()
 
     def commit(self, outcome: Outcome, accepted: int, tokens: Sequence[int]) -> None:
         """End the round: ``tokens`` are committed, the first ``accepted`` of them drafts."""

@@ -1,0 +1,48 @@
+"""The rounds that a client has in flight, and how each of them has ended so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from draftwire.session.proposal import Dropped, Proposal
+from draftwire.session.reasons import DropReason
+
+if TYPE_CHECKING:
+    from draftwire.verifier.request import ClientRequest
+
+
+class InFlight:
+    """Rounds of different requests, asked together; by session."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._asked: dict[int, ClientRequest] = {}
+        self._results: dict[int, Proposal | Dropped] = {}
+
+    def __bool__(self) -> bool:
+        """Whether a round has no result yet."""
+        return len(self._results) < len(self._asked)
+
+    def ask(self, request: ClientRequest) -> None:
+        """The round of a request is asked now."""
+        self._asked[request.asking.session] = request
+
+    def settle(self, session: int, result: Proposal | Dropped) -> None:
+        """The round of a session has ended; nothing happens if none was asked."""
+        if session in self._asked:
+            self._results[session] = result
+
+    def give_up(self, reason: DropReason, detail: str = "") -> None:
+        """Every round without a result is lost; what is whole stays usable."""
+        for session, request in self._asked.items():
+            if session not in self._results:
+                dropped = request.asking.give_up(reason)
+                self._results[session] = replace(dropped, detail=detail)
+
+    def take(self, requests: Iterable[ClientRequest]) -> list[Proposal | Dropped]:
+        """Return the results in this order, and be empty again; call it when all are there."""
+        results = [self._results[request.asking.session] for request in requests]
+        self._asked, self._results = {}, {}
+        return results
