@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
+from draftwire.cli.limits import LIMITS, limit_options, take_limits
+from draftwire.cli.options import flag
+from draftwire.drafter.limits import PeerLimits
 from draftwire.errors import ExitCode
 from tests.cli.conftest import Cli
 
@@ -23,6 +27,18 @@ REFUSED = [
     (("--wire", "v3"), "v2"),
     (("--wire", "v1", "--layouts", "dense"), "drop it"),
     (("--wire", "v1", "--max-support", "8"), "drop it"),
+    (("--lease-seconds", "0"), "--lease-seconds"),
+    (("--lease-seconds", "nan"), "--lease-seconds"),
+    (("--lease-seconds", "5", "--yield-seconds", "6"), "must not exceed"),
+    (("--max-connections", "0"), "--max-connections"),
+    (("--frames-per-second", "0"), "--frames-per-second"),
+    (("--mib-per-second", "-1"), "--mib-per-second"),
+    (("--refusals-at-once", "0"), "--refusals-at-once"),
+    (("--refusals-per-second", "inf"), "--refusals-per-second"),
+    (("--handshake-seconds", "0"), "--handshake-seconds"),
+    (("--max-half-open", "0"), "--max-half-open"),
+    (("--max-positions", "-1"), "--max-positions"),
+    (("--max-positions", "7"), "never lets a proposal"),
     (("--temperature", "1"), "--temperature"),
 ]
 
@@ -32,3 +48,19 @@ def test_refused_with_what_to_do(cli: Cli, arguments: tuple[str, ...], says: str
     ran = cli("serve", *arguments)
     assert ran.code == ExitCode.USAGE
     assert says in ran.err and ran.err.count("\n") == 1 and ran.out == ""
+
+
+def test_the_limits_that_were_named_are_those_that_hold() -> None:
+    """Each flag lands in its own limit, in its unit; without flags they are PeerLimits' own."""
+    command = click.Command("limits", params=[click.Option(["--max-depth"], type=int, default=8)])
+    limit_options(command)
+    assert take_limits(command.make_context("limits", []).params) == PeerLimits()
+    given = {name: str(index + 40) for index, name in enumerate(LIMITS)}
+    given["yield_seconds"] = "2"
+    arguments = [each for name, value in given.items() for each in (flag(name), value)]
+    limits = take_limits(command.make_context("limits", arguments).params)
+    for name, value in given.items():
+        if name == "mib_per_second":
+            assert limits.bytes_per_second == float(value) * 2**20
+        else:
+            assert getattr(limits, name) == float(value)

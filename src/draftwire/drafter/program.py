@@ -218,6 +218,10 @@ class DrafterProgram(Generic[Context]):
         """Proposals that somebody waits for; any thread may ask."""
         return len(self._turns) + self._drawing
 
+    def owes(self, connection: Connection[Context]) -> bool:
+        """Whether a verifier waits for a proposal, so that its silence is no silence."""
+        return connection in self._turns
+
     def drain(self) -> None:
         """Take no more sessions; those that were drafted for go on."""
         self.draining = True

@@ -55,7 +55,7 @@ class DrafterServer(Generic[Context]):
         self._paused: set[Peer[Context]] = set()
         self._leases: Leases[Peer[Context]] = Leases(
             self._limits.lease_seconds,
-            lambda peer: bool(peer.connection.tasks) or peer in self._paused,
+            lambda peer: program.owes(peer.connection) or peer in self._paused,
         )
         self._journal = DrafterJournal(time.monotonic)
         self._address = bound_address(listener)

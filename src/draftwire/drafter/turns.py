@@ -29,6 +29,10 @@ class Turns(Generic[Owner]):
         """Tasks that wait; any thread may ask."""
         return self._waiting
 
+    def __contains__(self, owner: Owner) -> bool:
+        """Whether a task of this owner waits."""
+        return owner in self._circle
+
     def of(self, owner: Owner) -> list[DraftTask]:
         """Return an owner's waiting tasks, oldest first."""
         return list(self._circle.get(owner, {}).values())
