@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -18,10 +19,11 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from draftwire.engines.hf.loading import embedded_folder
-from tests_vllm.engines import remote_arguments, running, serving, toy_drafter
+from draftwire.engines.vllm.ledger import Active, Ledger
+from tests_vllm.engines import remote_arguments, runner_of, running, serving, toy_drafter
 from tests_vllm.models import tiny_folder
 from tests_vllm.proxies import Line
-from tests_vllm.reference import Reference
+from tests_vllm.reference import Reference, Text
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,7 +52,7 @@ class Bench:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A target of eight words."""
-    return tiny_folder(tmp_path_factory.mktemp("tiny") / "target", 8, seed=1)
+    return tiny_folder(tmp_path_factory.mktemp("tiny") / "target", seed=1)
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +67,8 @@ def bench(tiny: Path) -> Iterator[Bench]:
         Line(address) as line,
         running(
             tiny,
-            **remote_arguments(line.address, deadline_ms=20_000, layout="sparse:8"),
+            **remote_arguments(line.address, deadline_ms=20_000, layout="sparse:8", breaker=False),
+            structured_outputs_config={"backend": "xgrammar", "disable_any_whitespace": True},
             block_size=32,
             num_gpu_blocks_override=40,
             max_num_batched_tokens=100,
@@ -73,3 +76,36 @@ def bench(tiny: Path) -> Iterator[Bench]:
         ) as engine,
     ):
         yield Bench(engine, line, Reference(tiny), tiny)
+
+
+@dataclass
+class Judged:
+    """One row of p that a token was drawn or judged with."""
+
+    params: Any
+    prompt: Text
+    output: Text
+    drafts_before: int
+    scores: np.ndarray
+
+
+@pytest.fixture
+def record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Judged]:
+    """Keep every row that reaches the ledger, with the request and the text it stands for."""
+    kept: list[Judged] = []
+    judge = Ledger.judge
+    runner = runner_of(bench.engine)
+
+    def keeping(
+        self: Ledger, active: Active, scores: np.ndarray, scheduled: Sequence[int], *, greedy: bool
+    ) -> list[int]:
+        name = next(key for key, value in self.requests.items() if value is active)
+        state = runner.requests[name]
+        prompt, output = tuple(state.prompt_token_ids), tuple(state.output_token_ids)
+        for row in range(len(scheduled) + 1):
+            text = (*output, *scheduled[:row])
+            kept.append(Judged(state.sampling_params, prompt, text, row, scores[row].copy()))
+        return judge(self, active, scores, scheduled, greedy=greedy)
+
+    monkeypatch.setattr(Ledger, "judge", keeping)
+    return kept

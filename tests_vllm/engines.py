@@ -16,7 +16,10 @@ from draftwire.drafter.serve import DrafterServer
 from draftwire.engines.hf.identity import real_vocabulary, tokenizer_hash
 from draftwire.engines.hf.loading import load_tokenizer
 from draftwire.engines.vllm.config import PROPOSER, WORKER
+from draftwire.transport.keys import PresharedKey
+from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address, listen
+from draftwire.transport.tls import Tls, TlsFiles
 from draftwire.wire.identity import IdMap
 from tests.toys import ToyDrafter, mixed
 
@@ -36,12 +39,16 @@ def toy_drafter(folder: Path, *, salt: int = 5) -> ToyDrafter:
 
 
 @contextmanager
-def serving(engine: Any, *, sessions: int = 512, port: int = 0) -> Iterator[Address]:
+def serving(
+    engine: Any, *, sessions: int = 512, port: int = 0, security: Security | None = None
+) -> Iterator[Address]:
     """Serve a draft engine on loopback TCP in a thread of this process."""
     config = DrafterConfig(max_sessions=sessions, max_slots=sessions, max_batch=sessions)
-    program: DrafterProgram[Any] = DrafterProgram(engine, config)
+    key = security.secret if isinstance(security, PresharedKey) else b""
+    tls = Tls(security, server=True) if isinstance(security, TlsFiles) else None
+    program: DrafterProgram[Any] = DrafterProgram(engine, config, key=key)
     program.warm_up()
-    server = DrafterServer(program, listen("127.0.0.1", port))
+    server = DrafterServer(program, listen("127.0.0.1", port), tls)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

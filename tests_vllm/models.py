@@ -10,17 +10,17 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 torch.set_num_threads(1)
 
-END = 1  # the end token of every tiny model
+WORDS = ("<s>", "</s>", '{"a":', "true", "false", "}", "w6", "w7")
+"""The vocabulary of every tiny model: eight words, of which a text can be JSON."""
+END = 1  # the end token
 CONTEXT = 128
 
 
-def tiny_folder(
-    folder: Path, vocab_size: int, *, seed: int, layers: int = 1, sharpness: float = 0.2
-) -> Path:
-    """Write a seeded random model of ``w0 w1 ...`` words; two of one size speak the same ids."""
+def tiny_folder(folder: Path, *, seed: int, layers: int = 1, sharpness: float = 0.2) -> Path:
+    """Write a seeded random model of WORDS; any two of them speak the same ids."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=vocab_size,
+        vocab_size=len(WORDS),
         hidden_size=64,
         intermediate_size=64,
         num_hidden_layers=layers,
@@ -36,10 +36,10 @@ def tiny_folder(
         dtype="float32",
     )
     LlamaForCausalLM(config).eval().save_pretrained(folder)
-    words = {f"w{index}": index for index in range(vocab_size)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    words = {word: index for index, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=WORDS[0]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="w0", eos_token="w1", bos_token="w0"
+        tokenizer_object=tokenizer, unk_token=WORDS[0], eos_token=WORDS[1], bos_token=WORDS[0]
     ).save_pretrained(folder)
     return folder

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +14,12 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from draftwire.kernels import cpu
+from tests_vllm.models import END, WORDS
+
 Text = tuple[int, ...]
 Law = dict[Text, float]
+LONGEST = 5  # tokens of a structured text, its end not counted
 
 
 class Reference:
@@ -39,6 +46,9 @@ class Reference:
             *before, last = word
             if not before or list(output[-len(before) :]) == before:
                 logits[last] = -np.inf
+        if params.structured_outputs is not None:
+            allowed = np.isin(np.arange(len(logits)), legal(params.structured_outputs, output))
+            logits[~allowed] = -np.inf
         if len(output) < params.min_tokens:
             logits[list(params.all_stop_token_ids)] = -np.inf
         if params.temperature == 0:
@@ -59,6 +69,41 @@ class Reference:
 
         walk((), 1.0)
         return law
+
+
+def legal(structure: Any, output: Text) -> list[int]:
+    """The ids that a regex or JSON schema leaves after ``output``, found by trying every text."""
+    wanted = structure.regex
+    if structure.json is not None:
+        assert list(structure.json["properties"]) == ["a"]  # the only schema that is known here
+        wanted = r'\{"a":(true|false)\}'
+    return sorted(_continuations(wanted).get(output, ()))
+
+
+@functools.cache
+def _continuations(regex: str) -> dict[Text, set[int]]:
+    found: dict[Text, set[int]] = {}
+    for length in range(LONGEST + 1):
+        for text in itertools.product(range(END + 1, len(WORDS)), repeat=length):
+            if re.fullmatch(regex, "".join(WORDS[token] for token in text)):
+                whole = (*text, END)
+                for place, token in enumerate(whole):
+                    found.setdefault(whole[:place], set()).add(token)
+    return found
+
+
+def worst_of(bench: Any, prompt: Text, record: Sequence[Any]) -> float:
+    """The largest error of a probability in rows that were judged, against the model's own."""
+    worst = 0.0
+    for row in record:
+        expected = bench.reference.p(row.params, prompt, row.output)
+        if row.params.temperature == 0:
+            found = np.eye(len(expected))[int(np.argmax(row.scores))]
+        else:
+            weights = cpu.weights_of(row.scores)
+            found = weights / weights.sum()
+        worst = max(worst, float(np.abs(found - expected).max()))
+    return worst
 
 
 def ends(params: Any, token: int) -> bool:

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from draftwire.engines.vllm.config import PROPOSER, WORKER
 
@@ -25,11 +26,13 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def start_drafter(folder: Path, port: int, *, sessions: int = 32) -> subprocess.Popen[str]:
+def start_drafter(
+    folder: Path, port: int, *arguments: str, sessions: int = 32
+) -> subprocess.Popen[str]:
     """Start a drafter and wait until it listens."""
     command = [sys.executable, "-m", "draftwire", "serve", "--until-stdin-closes"]
     command += ["--model", str(folder), "--port", str(port), "--threads", "1"]
-    command += ["--max-sessions", str(sessions)]
+    command += ["--max-sessions", str(sessions), *arguments]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
     )
@@ -51,10 +54,12 @@ def environment() -> dict[str, str]:
     }
 
 
-def flags(drafter_port: int, *, depth: int = 5, deadline_ms: float = 5000) -> list[str]:
+def flags(
+    drafter_port: int, *, depth: int = 5, deadline_ms: float = 5000, **more: Any
+) -> list[str]:
     """What a user adds to ``vllm serve``."""
     speculative = {"method": "custom_class", "model": PROPOSER, "num_speculative_tokens": depth}
-    options = {"address": f"127.0.0.1:{drafter_port}", "deadline_ms": deadline_ms}
+    options = {"address": f"127.0.0.1:{drafter_port}", "deadline_ms": deadline_ms, **more}
     return [
         "--speculative-config",
         json.dumps(speculative),

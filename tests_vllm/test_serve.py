@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from draftwire.transport.keys import write_new_key
 from tests_vllm.servers import flags, free_port, metrics, start_drafter, total, vllm_serve
 
 PROMPT = "import os\n\n\ndef read(path):\n"
@@ -32,6 +34,7 @@ class Served:
     client: OpenAI
     folder: Path
     port: int
+    key: Path
     drafter: subprocess.Popen[str]
 
     def complete(self, **arguments: Any) -> Any:
@@ -49,15 +52,20 @@ class Served:
 def served(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     target, drafter = pair
     port, at = free_port(), free_port()
-    log = tmp_path_factory.mktemp("serve") / "vllm.log"
-    one = Served("", None, drafter, at, start_drafter(drafter, at))  # type: ignore[arg-type]
+    folder = tmp_path_factory.mktemp("serve")
+    log, key = folder / "vllm.log", folder / "key"
+    write_new_key(key)
+    process = start_drafter(drafter, at, "--psk-file", str(key))
+    one = Served("", None, drafter, at, key, process)  # type: ignore[arg-type]
     try:
         # A model that was never shown JSON would fill it with blanks, of which any number is JSON
         compact = [
             "--structured-outputs-config",
             '{"backend": "xgrammar", "disable_any_whitespace": true}',
         ]
-        with vllm_serve(target, port, [*flags(at), *compact], log) as url:
+        with vllm_serve(
+            target, port, [*flags(at, psk_file=str(key), breaker=False), *compact], log
+        ) as url:
             one.url, one.client = url, OpenAI(base_url=f"{url}/v1", api_key="none", timeout=600)
             yield one
     finally:
@@ -118,6 +126,20 @@ def test_our_counters_stand_beside_vllms_and_agree_with_them(served: Served) -> 
     assert total(samples, "draftwire:sent_bytes_total") > 0
 
 
+def test_a_client_that_goes_away_ends_its_session(served: Served) -> None:
+    before = metrics(served.url)
+    endless = {"max_tokens": 400, "extra_body": {"ignore_eos": True}}
+    with served.complete(stream=True, seed=1, **endless) as stream:
+        for count, _ in enumerate(stream):
+            if count == 3:
+                break
+    end = time.monotonic() + 30
+    while (now := metrics(served.url))["draftwire:sessions"] and time.monotonic() < end:
+        served.text(max_tokens=1)  # vLLM tells its workers of ends with the next step
+    assert now["draftwire:sessions"] == 0
+    assert now["draftwire:rounds_total"] < before["draftwire:rounds_total"] + 300
+
+
 def test_unsupported_parameters_are_refused_in_vllms_words(served: Served) -> None:
     with pytest.raises(Exception, match="not yet supported with speculative decoding"):
         served.text(extra_body={"min_p": 0.1})
@@ -140,7 +162,7 @@ def test_a_drafter_killed_in_the_middle_costs_no_text(served: Served) -> None:
     samples = metrics(served.url)
     away = {key: value for key, value in samples.items() if key.startswith("draftwire:misses")}
     assert any("no_connection" in key or "disconnected" in key for key in away)
-    served.drafter = start_drafter(served.folder, served.port)
+    served.drafter = start_drafter(served.folder, served.port, "--psk-file", str(served.key))
     before = total(metrics(served.url), "draftwire:drafted_rounds_total")
     for seed in range(20, 80):
         served.text(seed=seed, max_tokens=16)

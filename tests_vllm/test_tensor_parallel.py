@@ -14,7 +14,7 @@ from tests_vllm.servers import environment, free_port, start_drafter
 def test_t34_two_ranks_give_the_texts_of_one(tiny: Path, tmp_path: Path) -> None:
     """A rank that took other tokens than its neighbour would compute another text from there on."""
     port = free_port()
-    drafter = start_drafter(tiny_folder(tmp_path / "drafter", 8, seed=2), port)
+    drafter = start_drafter(tiny_folder(tmp_path / "drafter", seed=2), port)
     try:
         command = [sys.executable, "-m", "tests_vllm.two_ranks", str(tiny), f"127.0.0.1:{port}"]
         setting = {**environment(), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}

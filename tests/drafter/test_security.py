@@ -150,7 +150,7 @@ def test_certificates_wrong_or_on_one_side_only_are_clear_on_both_ends(
     stranger = tls_files(tmp_path, "stranger", "authority")
     impostor = tls_files(tmp_path, "stranger", "authority")
     for theirs, ours, error, says in (
-        (drafter, stranger, TransportError, "TLS was ended there"),
+        (drafter, stranger, ProtocolError, "TLS was ended there"),
         (impostor, verifier, ProtocolError, "not trusted here"),
         (drafter, None, ProtocolError, "the peer speaks TLS"),
         (drafter, KEY, ProtocolError, "the peer speaks TLS"),

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from draftwire.engines.vllm import config
 from draftwire.engines.vllm.compatibility import is_supported
 from draftwire.engines.vllm.config import PROPOSER, WORKER, Options
 from draftwire.engines.vllm.policy import policy_of
 from draftwire.errors import ConfigurationError
+from draftwire.transport.keys import PresharedKey, write_new_key
 from draftwire.transport.tcp import Address
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import MAX_DEPTH, TICKETS, Layout
+from tests.certificates import fingerprint, tls_files
 
 
 def engine(**more: Any) -> Any:
@@ -58,6 +63,7 @@ def test_every_option_is_read() -> None:
     }
     options = Options.of(engine(additional_config={"draftwire": given, "other": 1}))
     assert options == Options(5, Address("::1", 9), 0.04, Layout.DENSE, 0, False, b"\xab" * 32)
+    assert options.breaker and not Options.parse({"breaker": False}, depth=3).breaker
 
 
 @pytest.mark.parametrize(
@@ -76,11 +82,63 @@ def test_every_option_is_read() -> None:
         ({"audit": 1}, "true or false"),
         ({"draft_identity": "ab"}, "64 hexadecimal digits"),
         ({"draft_identity": 3}, "64 hexadecimal digits"),
+        ({"breaker": "off"}, "breaker must be true or false"),
+        ({"psk_file": 3}, "psk_file must be the path of a file"),
+        ({"psk_file": ""}, "psk_file must be the path of a file"),
+        ({"psk_file": "/nowhere/key"}, "the key file /nowhere/key cannot be read"),
+        ({"psk_file": "k", "tls_ca": "c"}, "keep one of them"),
+        ({"tls_cert": "c", "tls_key": "k"}, 'add "tls_ca"'),
+        ({"tls_fingerprint": "ab"}, "64 hexadecimal digits"),
+        ({"tls_fingerprint": 3}, "a SHA-256 or a list of them"),
+        ({"tls_fingerprint": "ab" * 32}, 'add "tls_cert" and "tls_key" and "tls_ca"'),
+        ({"tls_cert": "c", "tls_key": "/nowhere", "tls_ca": "a"}, "TLS key /nowhere cannot be"),
     ],
 )
 def test_wrong_options_are_named_with_what_they_may_be(given: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         Options.parse(given, depth=3)
+
+
+def test_a_key_that_others_may_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "k"
+    write_new_key(path)
+    assert Options.parse({"psk_file": str(path)}, depth=3).security == PresharedKey.read(path)
+    path.chmod(0o640)
+    with pytest.raises(ConfigurationError, match="chmod 600"):
+        Options.parse({"psk_file": str(path)}, depth=3)
+    path.chmod(0o600)
+    path.write_text("password")
+    with pytest.raises(ConfigurationError, match="make one with draftwire keygen"):
+        Options.parse({"psk_file": str(path)}, depth=3)
+
+
+def test_certificates_become_a_security(tmp_path: Path) -> None:
+    files = tls_files(tmp_path, "verifier", "authority", "drafter")
+    given = {
+        "tls_cert": str(files.certificate),
+        "tls_key": str(files.key),
+        "tls_ca": str(files.trusted),
+        "tls_fingerprint": [fingerprint("drafter").hex(":")],
+    }
+    assert Options.parse(given, depth=3).security == files
+    with pytest.raises(ConfigurationError, match="no certificate with its key"):
+        Options.parse({**given, "tls_cert": str(files.trusted)}, depth=3)
+
+
+def test_a_secret_shows_in_no_message(tmp_path: Path) -> None:
+    path = tmp_path / "k"
+    write_new_key(path)
+    options = Options.parse({"psk_file": str(path)}, depth=3)
+    assert path.read_text().strip() not in repr(options)
+
+
+def test_logits_processors_that_vllm_would_leave_out_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plugin = EntryPoint("bias", "somewhere:Bias", "vllm.logits_processors")
+    monkeypatch.setattr(config, "entry_points", lambda group: [plugin])
+    with pytest.raises(ConfigurationError, match="bias are installed: uninstall them"):
+        Options.of(engine())
 
 
 @pytest.mark.parametrize("depth", [0, MAX_DEPTH + 1])

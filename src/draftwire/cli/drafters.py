@@ -12,16 +12,15 @@ from draftwire.errors import (
     PairMismatchError,
     ProtocolError,
     ProtocolErrorCode,
-    RemoteError,
     TransportError,
 )
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address
+from draftwire.verifier.advice import security_advice
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.local import LocalDrafter
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.wire.agreement import Agreed
-from draftwire.wire.frames import SPEAKS_TLS
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, WireVersion
 
@@ -98,13 +97,9 @@ def explained(error: ProtocolError, address: Address) -> Exception:
             f"the drafter at {address} is no partner of this target ({error.field} differs): both"
             " need one tokenizer; choose another --target or --drafter",
         )
-    if error.code is ProtocolErrorCode.AUTHENTICATION_FAILED:
-        return ProtocolError(error.code, _unproved(error, address), field=error.field)
-    if str(error) == SPEAKS_TLS:
-        return ProtocolError(
-            error.code,
-            f"the drafter at {address} speaks TLS: add --tls-cert, --tls-key and --tls-ca",
-        )
+    unproved = security_advice(error, address)
+    if unproved is not None:
+        return ProtocolError(error.code, unproved, field=error.field)
     if error.code in (ProtocolErrorCode.BAD_MAGIC, ProtocolErrorCode.BAD_HEADER_CHECKSUM):
         return ProtocolError(
             error.code, f"what listens at {address} is another program, not a drafter: {error}"
@@ -121,20 +116,6 @@ def explained(error: ProtocolError, address: Address) -> Exception:
         )
     return ProtocolError(
         error.code, f"the drafter at {address} cannot be used: {error}", field=error.field
-    )
-
-
-def _unproved(error: ProtocolError, address: Address) -> str:
-    """Say which side lacks which key."""
-    if not isinstance(error, RemoteError):  # found here: certificates, or a drafter without the key
-        return f"the drafter at {address} is not the one it should be: {error}"
-    if error.field == "nonce":
-        return f"the drafter at {address} asks for a key: add --psk-file FILE, the same as there"
-    if error.field == "proof":
-        return f"the drafter at {address} has another key: give both sides the same --psk-file"
-    return (
-        f"the drafter at {address} was started without a key: start it with the same --psk-file, or"
-        " drop it here"
     )
 
 

@@ -29,7 +29,8 @@ from draftwire.cli.options import (
     model_folder,
     utf8,
 )
-from draftwire.cli.security import SECURITY, security_options, take_security
+from draftwire.cli.security import security_options, take_security
+from draftwire.transport.security import SECURITY
 from draftwire.transport.tcp import Address
 from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, Layout, WireVersion
 

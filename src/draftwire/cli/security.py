@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from draftwire.cli.options import flag
-
-if TYPE_CHECKING:
-    from draftwire.transport.security import Security
-
-SECURITY = ("psk_file", "tls_cert", "tls_key", "tls_ca", "tls_fingerprint")
-"""The options' names, as click passes them."""
-
-_TLS_FILES = ("tls_cert", "tls_key", "tls_ca")
+from draftwire.errors import ConfigurationError
+from draftwire.transport.security import SECURITY, Security, contradiction, security_of
+from draftwire.transport.tls import parse_fingerprint
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -33,17 +28,9 @@ class FingerprintType(click.ParamType[bytes]):
         if isinstance(value, bytes):
             return value
         try:
-            fingerprint = bytes.fromhex(str(value).replace(":", ""))
-        except ValueError:
-            fingerprint = b""
-        if len(fingerprint) != 32:
-            self.fail(
-                "a fingerprint is 64 hexadecimal digits, as openssl x509 -noout -fingerprint"
-                " -sha256 -in FILE prints them",
-                param,
-                ctx,
-            )
-        return fingerprint
+            return parse_fingerprint(str(value))
+        except ConfigurationError as error:
+            self.fail(str(error), param, ctx)
 
 
 def security_options(peer: str) -> Callable[[Command], Command]:
@@ -87,25 +74,7 @@ def take_security(values: dict[str, Any]) -> Security | None:
     Raises click.UsageError for a combination that cannot hold, ConfigurationError for a file.
     """
     taken = {name: values.pop(name) for name in SECURITY}
-    key, fingerprints = taken["psk_file"], taken["tls_fingerprint"]
-    files = [name for name in _TLS_FILES if taken[name] is not None]
-    if key is not None and (files or fingerprints):
-        raise click.UsageError(
-            "--psk-file and --tls-... both say who may connect, and TLS alone says it and hides the"
-            " text: keep one of them"
-        )
-    if (files or fingerprints) and len(files) < len(_TLS_FILES):
-        missing = [flag(name) for name in _TLS_FILES if name not in files]
-        raise click.UsageError(
-            "mutual TLS needs --tls-cert, --tls-key and --tls-ca on both sides: add "
-            + " and ".join(missing)
-        )
-    if key is not None:
-        from draftwire.transport.keys import PresharedKey
-
-        return PresharedKey.read(key)
-    if not files:
-        return None
-    from draftwire.transport.tls import TlsFiles
-
-    return TlsFiles(taken["tls_cert"], taken["tls_key"], taken["tls_ca"], fingerprints)
+    wrong = contradiction(taken, flag)
+    if wrong is not None:
+        raise click.UsageError(wrong)
+    return security_of(taken)

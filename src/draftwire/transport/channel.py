@@ -8,6 +8,10 @@ from typing import Protocol, TypeAlias
 Part: TypeAlias = bytes | bytearray | memoryview
 
 
+class UntrustedError(ConnectionError):
+    """The peer has ended the connection because it does not know who this side is."""
+
+
 class Channel(Protocol):
     """A byte stream both ways, blocking up to a deadline (seconds of the caller's clock).
 

@@ -16,7 +16,7 @@ from draftwire.errors import (
     ProtocolErrorCode,
     TransportError,
 )
-from draftwire.transport.channel import Part
+from draftwire.transport.channel import Part, UntrustedError
 from draftwire.transport.keys import read_private
 from draftwire.transport.queue import OutQueue, joined
 from draftwire.transport.stream import READ, WRITE
@@ -45,6 +45,20 @@ class TlsFiles:
         """Refuse fingerprints that are none."""
         if any(len(each) != FINGERPRINT_BYTES for each in self.fingerprints):
             raise ConfigurationError("a fingerprint is the SHA-256 of a certificate: 32 bytes")
+
+
+def parse_fingerprint(text: str) -> bytes:
+    """Read the SHA-256 of a certificate: 64 hexadecimal digits, with or without colons."""
+    try:
+        fingerprint = bytes.fromhex(text.replace(":", ""))
+    except ValueError:
+        fingerprint = b""
+    if len(fingerprint) != FINGERPRINT_BYTES:
+        raise ConfigurationError(
+            "a fingerprint is 64 hexadecimal digits, as openssl x509 -noout -fingerprint"
+            " -sha256 -in FILE prints them"
+        )
+    return fingerprint
 
 
 class Tls:
@@ -178,7 +192,7 @@ class TlsChannel(TcpChannel):
             return super().receive_into(buffer, deadline)
         except ConnectionError as error:
             if isinstance(error.__cause__, ssl.SSLError):  # TLS 1.3 refuses a client only now
-                raise ConnectionError(
+                raise UntrustedError(
                     f"TLS was ended there ({tls_reason(error.__cause__)}): it must trust this"
                     " side's certificate in its --tls-ca"
                 ) from error

@@ -100,7 +100,7 @@ class Breaker:
         self._alone: deque[float] = deque(maxlen=self.config.samples)
         self._costs: deque[float] = deque(maxlen=self.config.window)
         self._seconds = 0.0  # of the block that is being filled
-        self._tokens = 0
+        self._tokens = 0.0
         self._rounds = 0
         self._since_sample = 0
         self._left = 0  # rounds of the pause still to come
@@ -143,12 +143,12 @@ class Breaker:
                 return Choice.SAMPLE
         return Choice.DRAFT
 
-    def finished(self, choice: Choice, seconds: float, tokens: int, *, first: bool) -> bool:
+    def finished(self, choice: Choice, seconds: float, tokens: float, *, first: bool) -> bool:
         """Book a finished round; returns whether the state has changed.
 
-        choice: what ``admits`` said. seconds: of the whole round. tokens: emitted; a round that
-        asked in vain emitted one, and its time counts in full. first: of a request; it reads the
-        prompt, which no other round does, so it is not compared.
+        choice: what ``admits`` said. seconds: of the whole round. tokens: emitted, for several
+        requests their mean; a round that asked in vain emitted one, and its time counts in full.
+        first: of a request; it reads the prompt, which no other round does, so it is not compared.
         """
         if first or tokens < 1:
             return False
@@ -167,7 +167,7 @@ class Breaker:
         self._rounds += 1
         if self._rounds >= self.config.block:
             self._costs.append(self._seconds / self._tokens)
-            self._seconds, self._tokens, self._rounds = 0.0, 0, 0
+            self._seconds, self._tokens, self._rounds = 0.0, 0.0, 0
             self._judge()
         return self.state is not before
 
@@ -209,6 +209,6 @@ class Breaker:
     def _probe(self) -> None:
         self.state = BreakerState.PROBING
         self._costs.clear()
-        self._seconds, self._tokens, self._rounds = 0.0, 0, 0
+        self._seconds, self._tokens, self._rounds = 0.0, 0.0, 0
         self._since_sample = 0
         self._cold = True

@@ -290,7 +290,7 @@ class DraftClient:
             return
         link.ping(int.from_bytes(self._entropy(8), "little"), now)
         try:
-            channel.send(link.outgoing(), self.clock() + FAREWELL_SECONDS)
+            channel.send(link.outgoing(), self.clock() + min(FAREWELL_SECONDS, self.deadline))
         except (TimeoutError, ConnectionError) as error:
             self._lost_connection(DropReason.DISCONNECTED, str(error))
 
@@ -313,7 +313,7 @@ class DraftClient:
         self.counters.sent += size
         try:
             if parts:
-                self._channel.send(parts, self.clock() + FAREWELL_SECONDS)
+                self._channel.send(parts, self.clock() + min(FAREWELL_SECONDS, self.deadline))
         except (TimeoutError, ConnectionError):
             self._disconnect()
 

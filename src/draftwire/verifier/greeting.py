@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from draftwire.errors import TransportError
+from draftwire.errors import ProtocolError, ProtocolErrorCode, TransportError
 from draftwire.session.link import AgreedEvent, Closed, Link
-from draftwire.transport.channel import Channel
+from draftwire.transport.channel import Channel, UntrustedError
 from draftwire.wire.agreement import Agreed
 
 FAREWELL_SECONDS: Final = 0.2
@@ -34,6 +34,9 @@ def greet(channel: Channel, link: Link, deadline: float, clock: Callable[[], flo
                 raise event.error
     except TimeoutError as error:
         raise TransportError("the drafter did not answer HELLO in time") from error
+    except UntrustedError as error:
+        code = ProtocolErrorCode.AUTHENTICATION_FAILED
+        raise ProtocolError(code, str(error), field="certificate") from error
     except ConnectionError as error:
         raise TransportError(f"no drafter answers HELLO there: {error}") from error
 

@@ -57,6 +57,12 @@ _SIGNATURES: Final = {
         "replace_to",
     ),
     "vllm.v1.sample.sampler:Sampler.gather_logprobs": ("logprobs", "num_logprobs", "token_ids"),
+    "vllm.v1.sample.sampler:Sampler.gather_specific_token_logprobs": (
+        "self",
+        "logprobs",
+        "logprob_token_ids",
+        "sampled",
+    ),
     "vllm.v1.sample.sampler:Sampler.compute_logprobs": ("logits",),
     "vllm.v1.sample.thinking_budget_state:ThinkingBudgetStateHolder.apply_to_logits": (
         "self",
@@ -79,6 +85,7 @@ _FIELDS: Final = {
         "temperature",
         "all_greedy",
         "max_num_logprobs",
+        "logprob_token_ids",
         "spec_token_ids",
         "output_token_ids",
         "thinking_budget_state_holder",

@@ -7,12 +7,16 @@ else stands under the key ``draftwire`` of ``--additional-config``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Final
 
 from draftwire.errors import ConfigurationError
+from draftwire.transport.security import SECURITY, Security, contradiction, security_of
 from draftwire.transport.tcp import Address
+from draftwire.transport.tls import Tls, TlsFiles, parse_fingerprint
 from draftwire.wire.registry import MAX_DEPTH, MAX_VOCABULARY, Layout
 
 PACKAGE: Final = "draftwire.engines.vllm"
@@ -20,6 +24,7 @@ PROPOSER: Final = f"{PACKAGE}.Proposer"
 WORKER: Final = f"{PACKAGE}.Worker"
 KEY: Final = "draftwire"
 DEFAULT_ADDRESS: Final = "127.0.0.1:7711"
+_LOGITS_PROCESSORS: Final = "vllm.logits_processors"  # their group of entry points
 _SPECULATIVE: Final = (
     f'--speculative-config \'{{"method": "custom_class", "model": "{PROPOSER}",'
     ' "num_speculative_tokens": 5}\''
@@ -33,7 +38,8 @@ class Options:
     depth: drafts a round, vLLM's ``num_speculative_tokens``. deadline: seconds that one step of the
     engine waits for the drafter at most, connecting included. support: K of the sparse layout, 0
     for dense. audit: recompute every draw. draft_identity: the one checkpoint taken as drafter, all
-    zero = any.
+    zero = any. security: the key or the certificates that the drafter was started with.
+    breaker: pause drafting that costs more than it brings, of requests without a seed.
     """
 
     depth: int
@@ -43,6 +49,8 @@ class Options:
     support: int = 32
     audit: bool = True
     draft_identity: bytes = bytes(32)
+    security: Security | None = None
+    breaker: bool = True
 
     @classmethod
     def of(cls, vllm_config: Any) -> Options:
@@ -64,11 +72,11 @@ class Options:
         """Read the mapping under the key ``draftwire``. Raises ConfigurationError."""
         if not isinstance(given, Mapping):
             raise ConfigurationError(f'"{KEY}" in --additional-config must be a JSON object')
-        unknown = sorted(set(given) - set(_READERS))
+        unknown = sorted(set(given) - set(OPTIONS))
         if unknown:
             raise ConfigurationError(
                 f'"{KEY}" in --additional-config has no {", ".join(map(repr, unknown))}: it takes'
-                f" {', '.join(_READERS)}"
+                f" {', '.join(OPTIONS)}"
             )
         if not 1 <= depth <= MAX_DEPTH:
             raise ConfigurationError(
@@ -76,8 +84,9 @@ class Options:
             )
         values: dict[str, Any] = {"address": Address.parse(DEFAULT_ADDRESS)}
         for name, value in given.items():
-            values.update(_READERS[name](value))
-        return cls(depth=depth, **values)
+            if name not in SECURITY:
+                values.update(_READERS[name](value))
+        return cls(depth=depth, security=_security(given), **values)
 
 
 def names_proposer(vllm_config: Any) -> bool:
@@ -110,6 +119,12 @@ def _require_features(vllm_config: Any) -> None:
         'the depth is fixed before the draw: leave "num_speculative_tokens_per_batch_size" away':
             speculative.num_speculative_tokens_per_batch_size is not None,
     }  # fmt: skip
+    plugins = sorted(each.name for each in entry_points(group=_LOGITS_PROCESSORS))
+    if plugins:  # vLLM leaves them out without a word
+        raise ConfigurationError(
+            f"vLLM runs no logits processors beside speculation, and {', '.join(plugins)} are"
+            " installed: uninstall them, or serve without a drafter"
+        )
     for sentence, present in refused.items():
         if present:
             raise ConfigurationError(sentence)
@@ -142,10 +157,13 @@ def _layout(value: Any) -> dict[str, Any]:
     raise ConfigurationError(f'layout must be "dense" or "sparse:K", K at least 1, not {value!r}')
 
 
-def _audit(value: Any) -> dict[str, Any]:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"audit must be true or false, not {value!r}")
-    return {"audit": value}
+def _switch(name: str) -> Callable[[Any], dict[str, Any]]:
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{name} must be true or false, not {value!r}")
+        return {name: value}
+
+    return read
 
 
 def _draft_identity(value: Any) -> dict[str, Any]:
@@ -158,10 +176,36 @@ def _draft_identity(value: Any) -> dict[str, Any]:
     return {"draft_identity": identity}
 
 
+def _security(given: Mapping[str, Any]) -> Security | None:
+    """Read the options of SECURITY, files included, so that a wrong one is refused at start."""
+    options: dict[str, Any] = {}
+    for name in SECURITY:
+        value = given.get(name)
+        if name == "tls_fingerprint":
+            several = [value] if isinstance(value, str) else value or []
+            if not isinstance(several, list) or not all(isinstance(one, str) for one in several):
+                raise ConfigurationError(f"{name} must be a SHA-256 or a list of them")
+            options[name] = tuple(parse_fingerprint(one) for one in several)
+        elif value is not None:
+            if not isinstance(value, str) or not value:
+                raise ConfigurationError(f"{name} must be the path of a file, not {value!r}")
+            options[name] = Path(value)
+    wrong = contradiction(options, lambda name: f'"{name}"')
+    if wrong is not None:
+        raise ConfigurationError(wrong)
+    security = security_of(options)
+    if isinstance(security, TlsFiles):
+        Tls(security, server=False)
+    return security
+
+
 _READERS: Final = {
     "address": _address,
     "deadline_ms": _deadline,
     "layout": _layout,
-    "audit": _audit,
+    "audit": _switch("audit"),
     "draft_identity": _draft_identity,
+    "breaker": _switch("breaker"),
 }
+OPTIONS: Final = (*_READERS, *SECURITY)
+"""What may stand under the key ``draftwire``."""

@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.engines.vllm.metrics import Tally
+from draftwire.engines.vllm.pace import Pace
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact.words import Address, Domain, KeyedWords, RequestKey, WordSource
 from draftwire.kernels import cpu
 from draftwire.kernels.rows import widened
 from draftwire.session.proposal import Proposal
+from draftwire.verifier.breaker import Choice
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.drafting import DraftRequest, Miss
+from draftwire.verifier.drafting import DraftRequest, Miss, MissReason
 from draftwire.verifier.request import ClientRequest
 from draftwire.verifier.undrafted import Undrafted
 from draftwire.wire.messages import ProposalPolicy
@@ -57,19 +59,27 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One row that may be drafted for: the policy at most, its depth fixed from lengths alone."""
+    """One row that may be drafted for: the policy at most, its depth fixed from lengths alone.
+
+    bound: its text is to repeat from its seed, so that no time may decide which rounds are drafted.
+    """
 
     name: str
     policy: ProposalPolicy
+    bound: bool = False
 
 
 @dataclass(slots=True)
 class Ledger:
-    """All requests of one engine. client: None drafts for nobody. words: stands in, for tests."""
+    """All requests of one engine. client: None drafts for nobody. words: stands in, for tests.
+
+    pace: pauses drafting that does not pay; None = never.
+    """
 
     client: DraftClient | None
     tally: Tally = field(default_factory=Tally)
     words: Words = KeyedWords
+    pace: Pace | None = None
     requests: dict[str, Active] = field(default_factory=dict)
 
     def begin(self, name: str, tokens: Sequence[int], seed: int | None, *, drafted: bool) -> Active:
@@ -138,7 +148,7 @@ class Ledger:
         client = self.client
         asked = [
             (wish, self.requests[wish.name], request)
-            for wish in wishes
+            for wish in self._admitted(wishes)
             if isinstance(request := self.requests[wish.name].drafting, ClientRequest)
         ]
         if client is None or not asked:
@@ -159,9 +169,11 @@ class Ledger:
             drafts[wish.name] = drafted.tokens
             self.tally.add("drafted_rounds")
             self.tally.add("drafted_tokens", len(drafted.tokens))
-        tally = self.tally
+        tally, seconds = self.tally, time.perf_counter() - began
+        if self.pace is not None:
+            self.pace.asked(seconds, mixed=len(asked) < len(wishes))
         tally.add("drafting_steps")
-        tally.add("propose_seconds", time.perf_counter() - began)
+        tally.add("propose_seconds", seconds)
         tally.add("audit_seconds", sum(r.traffic.audit_seconds for _, _, r in asked) - audited)
         tally.add("sent_bytes", sum(r.traffic.sent for _, _, r in asked) - sent)
         tally.add("received_bytes", sum(r.traffic.received for _, _, r in asked) - received)
@@ -186,6 +198,19 @@ class Ledger:
         self.tally.close()
 
     # inside
+
+    def _admitted(self, wishes: Sequence[Wish]) -> list[Wish]:
+        """Return the rows that the pace lets ask; the others' next round is target-only."""
+        if self.pace is None or self.client is None or not wishes:
+            return list(wishes)
+        choice = self.pace.admits(len(wishes))
+        if choice is Choice.DRAFT:
+            return list(wishes)
+        reason = MissReason.SAMPLED if choice is Choice.SAMPLE else MissReason.NOT_WORTH
+        for wish in wishes:
+            if not wish.bound:
+                self.tally.add("misses", value=reason.value)
+        return [wish for wish in wishes if wish.bound]
 
     def _offered(self, policy: ProposalPolicy) -> ProposalPolicy:
         """Narrow a sparse policy to what HELLO agreed, so that a wide wish still drafts."""

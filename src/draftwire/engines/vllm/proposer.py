@@ -10,15 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.engines.vllm.compatibility import require_vllm
-from draftwire.engines.vllm.config import WORKER, Options
+from draftwire.engines.vllm.config import KEY, WORKER, Options
 from draftwire.engines.vllm.ledger import Active, Ledger, Wish
 from draftwire.engines.vllm.metrics import Tally
-from draftwire.engines.vllm.policy import policy_of
+from draftwire.engines.vllm.pace import Pace
+from draftwire.engines.vllm.policy import GREEDY_BELOW, policy_of
 from draftwire.engines.vllm.target import Target, describe
 from draftwire.errors import ConfigurationError, ProtocolError, TransportError
-from draftwire.transport.tcp import TcpChannel
+from draftwire.transport.security import SECURITY
+from draftwire.transport.tcp import Address
+from draftwire.verifier.advice import security_advice
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.hello import verifier_hello
+from draftwire.verifier.remote import RemoteDrafter
 
 _LOG: Final = logging.getLogger("vllm.draftwire")  # below vLLM's own, so that it is shown
 _START_SECONDS: Final = 5.0
@@ -44,7 +47,7 @@ class Proposer:
         self._runner = runner
         if decides:
             client = connect(self.options, describe(self._config), self._most_requests())
-            self.ledger = Ledger(client, Tally())
+            self.ledger = Ledger(client, Tally(), pace=Pace() if self.options.breaker else None)
             self.ledger.tally.share(
                 self._config.instance_id, self._config.parallel_config.data_parallel_rank
             )
@@ -66,7 +69,7 @@ class Proposer:
         if self.ledger is None:
             return [[] for _ in names]
         wishes = [
-            Wish(name, policy)
+            Wish(name, policy, self._bound(name))
             for row, (name, tokens) in enumerate(zip(names, sampled_token_ids, strict=True))
             if (policy := self._policy(name, tokens, int(num_tokens_no_spec[row]))) is not None
         ]
@@ -114,6 +117,11 @@ class Proposer:
         assert client is not None
         return policy_of(params, self.options, client.vocab_size, depth)
 
+    def _bound(self, name: str) -> bool:
+        """Whether a request's text repeats from its seed, if its rounds are the same ones."""
+        params = self._runner.requests[name].sampling_params
+        return params.seed is not None and params.temperature >= GREEDY_BELOW
+
     def _most_requests(self) -> int:
         return int(self._config.scheduler_config.max_num_seqs)
 
@@ -124,18 +132,17 @@ def connect(options: Options, target: Target, most_requests: int) -> DraftClient
     A drafter that is away is found later; one that is there and does not fit is refused now.
     Raises ConfigurationError.
     """
-    client = DraftClient(
-        lambda until: TcpChannel.connect(options.address, until),
-        verifier_hello(
-            target,  # type: ignore[arg-type]
-            max_sessions=most_requests,
-            max_depth=options.depth,
-            max_support=max(options.support, 1),
-            draft_identity=options.draft_identity,
-        ),
+    client = RemoteDrafter(
+        options.address,
+        target,  # type: ignore[arg-type]
         deadline=options.deadline,
         connect_timeout=_START_SECONDS,
         audit=options.audit,
+        max_sessions=most_requests,
+        max_depth=options.depth,
+        max_support=max(options.support, 1),
+        draft_identity=options.draft_identity,
+        security=options.security,
     )
     try:
         agreed = client.connect()
@@ -143,9 +150,7 @@ def connect(options: Options, target: Target, most_requests: int) -> DraftClient
         _LOG.warning("%s; going on with the target alone until it is back", error)
     except ProtocolError as error:
         client.close()
-        raise ConfigurationError(
-            f"the drafter at {options.address} does not fit this target: {error}"
-        ) from error
+        raise ConfigurationError(_refusal(error, options.address)) from error
     else:
         if agreed.max_sessions < most_requests:
             _LOG.warning(
@@ -156,6 +161,14 @@ def connect(options: Options, target: Target, most_requests: int) -> DraftClient
                 most_requests,
             )
     return client
+
+
+def _refusal(error: ProtocolError, address: Address) -> str:
+    advice = security_advice(error, address)
+    if advice is None:
+        return f"the drafter at {address} does not fit this target: {error}"
+    names = ", ".join(SECURITY)
+    return f'{advice} (here, as {names}, under "{KEY}" in --additional-config)'
 
 
 def _stops(params: Any) -> set[int]:

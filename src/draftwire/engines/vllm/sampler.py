@@ -118,7 +118,7 @@ class Sampler(RejectionSampler):
         discarded = self._runner.discard_request_mask.np
         temperature = sampling.temperature
         greedy = None if temperature is None else (temperature < GREEDY_BELOW).tolist()
-        row, draft = 0, 0
+        row, draft, judged_rows, emitted = 0, 0, 0, 0
         for index, count in enumerate(metadata.num_draft_tokens):
             if discarded[index]:
                 tokens[index, 0] = 0  # vLLM takes it away again
@@ -130,7 +130,10 @@ class Sampler(RejectionSampler):
                     greedy=greedy is None or greedy[index],
                 )
                 tokens[index, : len(judged)] = judged
+                judged_rows, emitted = judged_rows + 1, emitted + len(judged)
             row, draft = row + count + 1, draft + count
+        if ledger.pace is not None:
+            ledger.pace.ended(judged_rows, emitted)
 
     def _logprobs(
         self,
@@ -139,17 +142,46 @@ class Sampler(RejectionSampler):
         tokens: np.ndarray[Any, Any],
         sampling: SamplingMetadata,
     ) -> LogprobsTensors | None:
-        """Return what a client asked to see, for every place of ``tokens``, in vLLM's own form."""
-        if sampling.max_num_logprobs is None:
+        """Return what a client asked to see, for every place of ``tokens``, in vLLM's own form.
+
+        A request sees its largest, or the ids it names; vLLM's own rejection sampler forgets those.
+        """
+        largest, named = sampling.max_num_logprobs, sampling.logprob_token_ids
+        if largest is None and not named:
             return None
+        width = tokens.shape[1]
         counts = torch.tensor(metadata.num_draft_tokens) + 1
         first = torch.cumsum(counts, 0) - counts
-        places = first[:, None] + torch.arange(tokens.shape[1])[None, :]
+        places = first[:, None] + torch.arange(width)[None, :]
         places = places.flatten().clamp_(max=len(rows) - 1).to(rows.device)
         shown = rows[places]
         if not self.is_logits_logprobs_mode:
             shown = self.sampler.compute_logprobs(shown)
         chosen = torch.from_numpy(np.maximum(tokens, 0).astype(np.int64)).flatten()
-        return self.sampler.gather_logprobs(
-            shown, sampling.max_num_logprobs, chosen.to(rows.device)
-        )
+        chosen = chosen.to(rows.device)
+        found = self.sampler.gather_logprobs(shown, largest or 0, chosen)
+        if not named:
+            return found
+        of_place = {
+            index * width + place: ids for index, ids in named.items() for place in range(width)
+        }
+        return _put(found, self.sampler.gather_specific_token_logprobs(shown, of_place, chosen))
+
+
+def _put(found: LogprobsTensors, named: LogprobsTensors) -> LogprobsTensors:
+    """Return ``found`` with the rows of ``named`` that name anything in their places.
+
+    Both have the token of the text in column 0; the narrower one is filled up with what vLLM takes
+    for nothing.
+    """
+    width = max(found.logprobs.shape[1], named.logprobs.shape[1])
+
+    def widened(values: torch.Tensor, nothing: float) -> torch.Tensor:
+        return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=nothing)
+
+    of_named = (named.logprobs[:, 1:] > -torch.inf).any(1, keepdim=True)
+    ids = widened(named.logprob_token_ids, 0), widened(found.logprob_token_ids, 0)
+    shown = widened(named.logprobs, -torch.inf), widened(found.logprobs, -torch.inf)
+    return LogprobsTensors(
+        torch.where(of_named, *ids), torch.where(of_named, *shown), found.selected_token_ranks
+    )

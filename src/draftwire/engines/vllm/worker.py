@@ -61,16 +61,19 @@ class RunnerMixin:
     input_batch: Any
 
     def _update_states(self, scheduler_output: Any) -> Any:
-        """End the sessions of requests that have finished, however they did.
+        """Begin a step: end the sessions of requests that have finished, however they did.
 
         Words are ours, so no request needs a generator; and vLLM winds one back after each chunk of
         a prompt, which a generator of the CPU cannot do.
         """
         updated = super()._update_states(scheduler_output)  # type: ignore[misc]
         self.input_batch.generators.clear()
-        if self.drafter.ledger is not None:
+        ledger = self.drafter.ledger
+        if ledger is not None:
+            if ledger.pace is not None:
+                ledger.pace.began(comparable=reads_no_prompt(scheduler_output))
             for name in scheduler_output.finished_req_ids:
-                self.drafter.ledger.finish(name)
+                ledger.finish(name)
         return updated
 
     def _input_fits_in_drafter(self, common_attn_metadata: Any) -> bool:
@@ -79,6 +82,13 @@ class RunnerMixin:
 
     def _get_spec_decode_draft_probs(self, spec_decode_metadata: Any) -> None:
         """Q is in the ledger, as counts; there is no dense array of it."""
+
+
+def reads_no_prompt(scheduler_output: Any) -> bool:
+    """Whether every row of a step is one token and its drafts."""
+    drafts = scheduler_output.scheduled_spec_decode_tokens.values()
+    rows = len(scheduler_output.num_scheduled_tokens)
+    return bool(scheduler_output.total_num_scheduled_tokens == rows + sum(map(len, drafts)))
 
 
 def with_hooks(runner_class: type) -> type:
