@@ -34,16 +34,16 @@ def remote_drafter(
     notes: Notes,
     *,
     version: WireVersion = WireVersion.V2,
-    deadline: float,
+    deadline: float | None,
     audit: bool = True,
     security: Security | None = None,
     breaker: Breaker | None = None,
 ) -> RemoteDrafter:
     """Return the client of a drafter, connected if it is there, and told apart from a wrong one.
 
-    deadline: seconds a round. A drafter that is away is said in ``notes`` and tried again by the
-    rounds. Raises PairMismatchError, ConfigurationError (limits that cannot carry the policy)
-    and ProtocolError (another program, another version).
+    deadline: seconds a round, None = derived. A drafter that is away is said in ``notes`` and tried
+    again by the rounds. Raises PairMismatchError, ConfigurationError (limits that cannot carry the
+    policy) and ProtocolError (another program, another version).
     """
     drafter = RemoteDrafter(
         address,

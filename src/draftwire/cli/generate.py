@@ -48,6 +48,7 @@ DRAFTING = (
     "metrics_port",
     *SECURITY,
 )
+SEEDED_DEADLINE_MS = 500.0  # fixed and generous, so that a seed's text is repeated
 TRUNCATION = ("top_p", "top_k", "min_p")
 
 
@@ -69,7 +70,7 @@ class GenerateOptions:
     depth: int
     layout: LayoutChoice
     draft_temperature: float
-    deadline_ms: float
+    deadline_ms: float | None
     wire: WireVersion
     audit: bool
     device: str
@@ -200,9 +201,8 @@ The drafter away or another program: the run is target-only and says so; its law
 @click.option(
     "--deadline-ms",
     type=Number(0, above=True),
-    default=500.0,
-    show_default=True,
-    help="How long a round waits for its proposal.",
+    help="How long a round waits for its proposal."
+    "  [default: from the rounds before; 500 with --seed]",
 )
 @click.option(
     "--wire",
@@ -251,6 +251,8 @@ def options_of(values: dict[str, Any]) -> GenerateOptions:
     values = dict(values)
     values["security"] = take_security(values)
     values["watching"] = take_watching(values)
+    if values["deadline_ms"] is None and values["seed"] is not None:
+        values["deadline_ms"] = SEEDED_DEADLINE_MS
     if values["breaker"] is None:
         values["breaker"] = values["seed"] is None
     wanted = values.pop("draft_temperature")

@@ -79,7 +79,7 @@ def generate_and_print(options: GenerateOptions) -> None:
                     policy,
                     notes,
                     version=options.wire,
-                    deadline=options.deadline_ms / 1e3,
+                    deadline=None if options.deadline_ms is None else options.deadline_ms / 1e3,
                     audit=options.audit,
                     security=options.security,
                     breaker=Breaker() if options.breaker else None,

@@ -235,6 +235,12 @@ VERIFIER: Final[tuple[Family[VerifierView], ...]] = (
         lambda v: v.client.counters.round_trip,
     ),
     Family(
+        "draftwire_deadline_seconds",
+        _G,
+        "What the next round waits for its proposal at most",
+        lambda v: v.client.deadline,
+    ),
+    Family(
         "draftwire_dropped_messages",
         _C,
         "Replies that were dropped, stale and duplicate ones included",

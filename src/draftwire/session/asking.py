@@ -107,6 +107,11 @@ class AskingSession:
         """When the round in flight is due, in the seconds of ``now``; None = nothing in flight."""
         return None if self._flight is None else self._flight.deadline
 
+    @property
+    def opens(self) -> bool:
+        """Whether the next ``ask`` opens a generation, and so sends the whole prefix."""
+        return self._held.length is None
+
     def due(self, now: float) -> bool:
         """Say whether the round in flight has reached its deadline."""
         return self._flight is not None and now >= self._flight.deadline

@@ -29,6 +29,7 @@ from draftwire.transport.channel import Channel
 from draftwire.transport.queue import size_of
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.counters import ClientCounters
+from draftwire.verifier.deadlines import Deadline
 from draftwire.verifier.drafting import Drafted
 from draftwire.verifier.greeting import FAREWELL_SECONDS, greet, say_why
 from draftwire.verifier.inflight import InFlight
@@ -55,10 +56,11 @@ class DraftClient:
     A request has one round in flight at a time; ``propose_all`` has one of several requests.
 
     dial: opens a channel, given the time it may take until; raises TransportError. deadline: for a
-    round, in seconds, finite and positive. connect_timeout: for connecting and for HELLO. audit:
-    recompute every draw (A22). clock: seconds, monotonic. key: what both sides prove that they
-    hold (P20); none = no handshake. entropy: makes its nonces. breaker: pauses drafting that does
-    not pay; None = never. name: of the drafter, in logs. Raises ConfigurationError.
+    round, in seconds, finite and positive; None = derived from the rounds before. connect_timeout:
+    for connecting and for HELLO. audit: recompute every draw (A22). clock: seconds, monotonic. key:
+    what both sides prove that they hold (P20); none = no handshake. entropy: makes its nonces.
+    breaker: pauses drafting that does not pay; None = never. name: of the drafter, in logs. Raises
+    ConfigurationError.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class DraftClient:
         dial: Callable[[float], Channel],
         hello: Hello,
         *,
-        deadline: float,
+        deadline: float | None,
         connect_timeout: float,
         audit: bool = True,
         clock: Callable[[], float] = time.monotonic,
@@ -76,11 +78,12 @@ class DraftClient:
         name: str = "the drafter",
     ) -> None:
         """Check the times and compile the arithmetic; nothing is dialled yet."""
-        for limit, value in (("deadline", deadline), ("connect_timeout", connect_timeout)):
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigurationError(f"{limit} must be finite and above 0 seconds, not {value}")
+        if not (math.isfinite(connect_timeout) and connect_timeout > 0):
+            raise ConfigurationError(
+                f"connect_timeout must be finite and above 0 seconds, not {connect_timeout}"
+            )
+        self._deadline = Deadline(deadline)
         prepare()
-        self.deadline = deadline
         self.connect_timeout = connect_timeout
         self.audit = audit
         self.clock = clock
@@ -113,6 +116,11 @@ class DraftClient:
     def agreed(self) -> Agreed | None:
         """What HELLO agreed on the present connection; None while there is none."""
         return None if self._link is None else self._link.agreed
+
+    @property
+    def deadline(self) -> float:
+        """Seconds that the next round waits at most, if it follows others of its requests."""
+        return self._deadline.seconds(opens=False)
 
     @property
     def vocab_size(self) -> int:
@@ -148,13 +156,13 @@ class DraftClient:
         """Return the seconds that one PING takes, connecting first if need be.
 
         Call it between rounds. Raises as ``connect`` does, and TransportError without an answer
-        within ``deadline``.
+        within the deadline of a round that opens a generation.
         """
         self.connect()
         channel, link = self._channel, self._link
         assert channel is not None
         assert link is not None
-        deadline = self.clock() + self.deadline
+        deadline = self.clock() + self._deadline.seconds(opens=True)
         self._alive = None
         link.ping(int.from_bytes(self._entropy(8), "little"), self.clock())
         try:
@@ -201,7 +209,8 @@ class DraftClient:
 
         asked: different requests of this client. until: when the call returns at the latest, in
         seconds of the clock, connecting included; None = ``connect_timeout`` for connecting and
-        ``deadline`` from then on. What has not come by then is lost for its own request alone.
+        the rounds' deadline from then on. What has not come by then is lost for its own request
+        alone.
         """
         drafted: list[Drafted | None] = []
         sent: list[tuple[ClientRequest, ProposalPolicy]] = []
@@ -247,7 +256,8 @@ class DraftClient:
         assert channel is not None
         assert link is not None
         self._spoke_at = now = self.clock()
-        deadline = now + self.deadline if until is None else until
+        opens = any(request.asking.opens for request, _ in asked)
+        deadline = now + self._deadline.seconds(opens=opens) if until is None else until
         self._rounds = InFlight()
         parts: Parts = []
         for request, policy in asked:
@@ -271,7 +281,11 @@ class DraftClient:
                 self._rounds.give_up(DropReason.MISSED_DEADLINE)
             except ConnectionError as error:
                 self._lost_connection(DropReason.DISCONNECTED, str(error))
-        return self._rounds.take(request for request, _ in asked)
+        results = self._rounds.take(request for request, _ in asked)
+        if until is None:
+            trips = [request.asking.round_trip for request, _ in asked]
+            self._deadline.finished(results, trips, opens=opens)
+        return results
 
     def keep_lease(self) -> None:
         """Say PING where this side has long been silent; does not wait for the answer (P30).

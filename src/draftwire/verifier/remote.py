@@ -21,10 +21,11 @@ class RemoteDrafter(DraftClient):
     """The drafter that listens at an address; see :class:`DraftClient`.
 
     address: an ``Address``, a (host, port) pair or "HOST:PORT". target: whose tokenizer and
-    vocabulary the drafter's must equal. deadline, connect_timeout: seconds. draft_identity: the
-    one checkpoint that is taken, all zero = any. security: the key or the certificates that the
-    drafter was started with. breaker: pauses drafting that does not pay; then a seed no longer
-    repeats its text, since times decide. Rounds connect, and connect again, by themselves;
+    vocabulary the drafter's must equal. deadline, connect_timeout: seconds; without a deadline each
+    round's is derived from the rounds before. draft_identity: the one checkpoint that is taken, all
+    zero = any. security: the key or the certificates that the drafter was started with. breaker:
+    pauses drafting that does not pay. With a breaker, or without a deadline, a seed no longer
+    surely repeats its text, since times decide. Rounds connect, and connect again, by themselves;
     ``connect`` does it at once and says what is wrong.
     """
 
@@ -34,7 +35,7 @@ class RemoteDrafter(DraftClient):
         target: TargetEngine[Any],
         *,
         version: WireVersion = WireVersion.V2,
-        deadline: float = 1.0,
+        deadline: float | None = None,
         connect_timeout: float = 1.0,
         audit: bool = True,
         max_sessions: int = 64,
