@@ -62,7 +62,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "JSON schema": {
         "ignore_eos": False,
-        "temperature": 8.0,
+        "temperature": 2.0,
         "structured_outputs": StructuredOutputsParams(json=SCHEMA),
     },
 }
