@@ -82,6 +82,7 @@ def test_every_option_is_read() -> None:
         ({"audit": 1}, "true or false"),
         ({"draft_identity": "ab"}, "64 hexadecimal digits"),
         ({"draft_identity": 3}, "64 hexadecimal digits"),
+        ({"derived_deadline": 1}, "derived_deadline must be true or false"),
         ({"breaker": "off"}, "breaker must be true or false"),
         ({"psk_file": 3}, "psk_file must be the path of a file"),
         ({"psk_file": ""}, "psk_file must be the path of a file"),

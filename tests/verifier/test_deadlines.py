@@ -130,6 +130,21 @@ def test_a_network_that_is_slower_for_good_is_learned() -> None:
         request.close()
 
 
+@pytest.mark.parametrize(("within", "waited"), [(0.3, 0.3), (5.0, 1.0)])
+def test_the_callers_limit_and_the_rounds_deadline_both_hold(within: float, waited: float) -> None:
+    """Nothing comes; 1 s is the derived deadline before anything is measured."""
+    clock, pair = Clock(), MemoryPair()
+    with client_of(pair, clock, ToyDrafter(mixed(V, 1), V), ToyTarget(mixed(V, 1), V)) as client:
+        client.connect()
+        request = client.open((1,), 7)
+        for way in pair._ways:
+            way.faults = Faults(latency=60.0)
+        began = clock.now
+        (drafted,) = client.propose_all([(request, POLICY)], began + within)
+        assert isinstance(drafted, Miss) and drafted.reason is DropReason.MISSED_DEADLINE
+        assert clock.now - began == pytest.approx(waited)
+
+
 class Late:
     """Answers come after 1.5 s where the committed prefix ends with 1, else after 1 ms."""
 

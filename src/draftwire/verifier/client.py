@@ -208,9 +208,9 @@ class DraftClient:
         """Begin the next round of each request and ask for all of them in one go.
 
         asked: different requests of this client. until: when the call returns at the latest, in
-        seconds of the clock, connecting included; None = ``connect_timeout`` for connecting and
-        the rounds' deadline from then on. What has not come by then is lost for its own request
-        alone.
+        seconds of the clock, connecting included; None = ``connect_timeout`` for connecting. The
+        rounds' deadline counts from then on, if it is earlier. What has not come by then is lost
+        for its own request alone.
         """
         drafted: list[Drafted | None] = []
         sent: list[tuple[ClientRequest, ProposalPolicy]] = []
@@ -257,7 +257,8 @@ class DraftClient:
         assert link is not None
         self._spoke_at = now = self.clock()
         opens = any(request.asking.opens for request, _ in asked)
-        deadline = now + self._deadline.seconds(opens=opens) if until is None else until
+        deadline = now + self._deadline.seconds(opens=opens)
+        deadline = deadline if until is None else min(deadline, until)
         self._rounds = InFlight()
         parts: Parts = []
         for request, policy in asked:

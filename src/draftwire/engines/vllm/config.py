@@ -40,6 +40,7 @@ class Options:
     for dense. audit: recompute every draw. draft_identity: the one checkpoint taken as drafter, all
     zero = any. security: the key or the certificates that the drafter was started with.
     breaker: pause drafting that costs more than it brings, of requests without a seed.
+    derived_deadline: a round may take what earlier ones lead to expect, ``deadline`` at most.
     """
 
     depth: int
@@ -51,6 +52,7 @@ class Options:
     draft_identity: bytes = bytes(32)
     security: Security | None = None
     breaker: bool = True
+    derived_deadline: bool = False
 
     @classmethod
     def of(cls, vllm_config: Any) -> Options:
@@ -206,6 +208,7 @@ _READERS: Final = {
     "audit": _switch("audit"),
     "draft_identity": _draft_identity,
     "breaker": _switch("breaker"),
+    "derived_deadline": _switch("derived_deadline"),
 }
 OPTIONS: Final = (*_READERS, *SECURITY)
 """What may stand under the key ``draftwire``."""
