@@ -111,7 +111,7 @@ def test_d2_bfloat16_logits_are_widened_once_and_the_token_drawn_from_those_coun
     assert isinstance(draft, Draft)
     again, feed = engine.open(), [3, 7]
     for at, (token, row) in enumerate(zip(draft.tokens, draft.rows, strict=True)):
-        logits = again.extend(feed)[0]
+        logits = torch.from_numpy(engine.extend([(again, feed)])[0])
         assert torch.equal(logits, logits.to(torch.bfloat16).float())  # near ties stay ties
         counts = cpu.quantise(logits.numpy(), DENSE)
         assert np.array_equal(counts.counts, row.counts)
@@ -136,6 +136,7 @@ def test_e49_a_row_of_nan_refuses_its_own_session_alone() -> None:
     with torch.no_grad():
         model.model.embed_tokens.weight[9] = torch.nan
     engine = HfDraftEngine(model, tiny_tokenizer(V), identity=bytes(32))
+    assert engine.batches
     drafts = propose(
         engine,
         [job(engine.open(), feed, 5, len(feed)) for feed in ([3, 7], [3, 9], [7])],

@@ -18,7 +18,19 @@ def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     the arithmetic asks for (SPEC/arithmetic.md). Where no folder for the cache can be written (a
     read-only installation without a home) the loop is compiled anew in each process.
     """
-    options = {"nogil": True, "fastmath": False, "error_model": "numpy"}
+    return _compiled(function, fastmath=False)
+
+
+def compiled_freely(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Compile a loop whose sums may be taken in an order that the compiler chooses, once.
+
+    For a model's own products alone. NaN and infinity keep their meaning.
+    """
+    return _compiled(function, fastmath={"reassoc", "contract"})
+
+
+def _compiled(function: Callable[_P, _R], fastmath: bool | set[str]) -> Callable[_P, _R]:
+    options = {"nogil": True, "fastmath": fastmath, "error_model": "numpy"}
     try:
         loop: Callable[_P, _R] = njit(cache=True, **options)(function)
     except RuntimeError:

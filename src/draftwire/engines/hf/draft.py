@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwire.engines.hf.batch import batched
 from draftwire.engines.hf.identity import (
     checkpoint_identity,
     model_identity,
@@ -26,13 +27,16 @@ from draftwire.errors import ModelError
 from draftwire.wire.identity import IdMap
 from draftwire.wire.registry import Adaptation
 
+LONGEST_TOGETHER: Final = 8  # tokens of a feed that shares its pass; decided by the feed alone
+
 
 class HfDraftEngine:
     """Implements :class:`draftwire.drafter.engine.DraftEngine` for a causal language model.
 
-    Each session has its own KV cache and its own forward pass: a row is the same whatever else is
-    in its batch, to the bit. Columns beyond the real vocabulary are cut off, so a padded id has no
-    q. Raises ModelError for a model that cannot be rolled back or has fewer logits than tokens.
+    Each session has its own KV cache, and sessions share forward passes where the model allows it;
+    either way a row is the same whatever else is in its batch, to the bit. Columns beyond the real
+    vocabulary are cut off, so a padded id has no q. Raises ModelError for a model that cannot be
+    rolled back or has fewer logits than tokens.
     """
 
     adaptation = Adaptation.NATIVE
@@ -41,6 +45,7 @@ class HfDraftEngine:
         """Take a model; ``identity`` None hashes its weights once."""
         require_usable(model)
         self._model = model
+        self._batched = batched(model)
         self._sessions: set[CachedSequence] = set()
         width = logits_width(model)
         self.vocab_size = real_vocabulary(tokenizer, 1 << 62)
@@ -65,6 +70,11 @@ class HfDraftEngine:
         return cls(loaded.model, loaded.tokenizer, identity=checkpoint_identity(loaded.folder))
 
     @property
+    def batches(self) -> bool:
+        """Whether sessions share forward passes; else they are run one after another."""
+        return self._batched is not None
+
+    @property
     def open_sessions(self) -> int:
         """Contexts that are open now."""
         return len(self._sessions)
@@ -87,10 +97,18 @@ class HfDraftEngine:
     def extend(self, batch: Sequence[tuple[CachedSequence, Sequence[int]]]) -> NDArray[np.float32]:
         """Feed new tokens to each context and return the logits after the last one of each.
 
-        Returns binary32 (B, V). When the model raises, the contexts that it had not come to are as
-        before and so is the one it raised for.
+        Returns binary32 (B, V). Short feeds share one pass; a longer one, such as a prompt, has a
+        pass of its own, by its own length alone. When the model raises, the contexts whose pass
+        it was and those that it had not come to are as before.
         """
         rows = np.empty((len(batch), self.vocab_size), dtype=np.float32)
-        for row, (context, tokens) in zip(rows, batch, strict=True):
-            row[:] = context.extend(tokens)[0, : self.vocab_size].cpu().numpy()
+        together = []
+        for at, (context, tokens) in enumerate(batch):
+            if self._batched is not None and len(tokens) <= LONGEST_TOGETHER:
+                together.append(at)
+            else:
+                rows[at] = context.extend(tokens)[0, : self.vocab_size].cpu().numpy()
+        if self._batched is not None and together:
+            logits = self._batched.extend([batch[at] for at in together])
+            rows[together] = logits[:, : self.vocab_size].cpu().numpy()
         return rows

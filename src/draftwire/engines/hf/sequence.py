@@ -125,6 +125,22 @@ class CachedSequence:
         self._tokens.extend(tokens)
         return logits
 
+    def grow(
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take the keys and values of new tokens in one layer; returns all that it then holds.
+
+        For a pass over several sequences, which ends with ``settle``.
+        """
+        grown: tuple[torch.Tensor, torch.Tensor] = self._cache.update(keys, values, layer)
+        return grown
+
+    def settle(self, tokens: Sequence[int] = ()) -> None:
+        """End a pass: its new tokens are held, or, without any, it is as before the pass."""
+        self._tokens.extend(tokens)
+        if not tokens:
+            self._crop()
+
     def _crop(self) -> None:
         if not self._tokens:
             self._cache = DynamicCache()
