@@ -19,6 +19,8 @@ REFUSED = [
     (("--port", "65536"), "--port"),
     (("--port", "-1"), "--port"),
     (("--max-sessions", "0"), "--max-sessions"),
+    (("--max-batch", "0"), "--max-batch"),
+    (("--max-batch", "5000"), "--max-batch"),
     (("--max-depth", "65"), "--max-depth"),
     (("--max-depth", "0"), "--max-depth"),
     (("--max-support", "0"), "--max-support"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from draftwire.drafter.limits import PeerLimits
     from draftwire.transport.security import Security
 
+MAX_BATCH: Final = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
@@ -39,6 +41,7 @@ class ServeOptions:
     port: int
     max_connections: int
     max_sessions: int
+    max_batch: int
     max_depth: int
     max_support: int
     layouts: LayoutSet
@@ -89,6 +92,13 @@ Examples:
     default=4,
     show_default=True,
     help="Open sessions of one verifier.",
+)
+@click.option(
+    "--max-batch",
+    type=click.IntRange(1, MAX_BATCH),
+    default=32,
+    show_default=True,
+    help="Sessions of all verifiers that are drafted together; the rest takes turns.",
 )
 @click.option("--max-depth", type=DEPTH, default=8, show_default=True, help="Deepest proposal.")
 @click.option(

@@ -36,6 +36,7 @@ def serve_until_told(options: ServeOptions) -> None:
         max_connections=options.max_connections,
         max_sessions=options.max_sessions,
         max_slots=options.max_sessions,
+        max_batch=options.max_batch,
         max_depth=options.max_depth,
         max_support=min(options.max_support, engine.vocab_size),
         peer=options.limits,
