@@ -21,7 +21,7 @@ from typing import Any
 # Before NumPy and torch are imported: every measurement is of one thread a process.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from bench import distance, loopback, pair, quantise, receive, torch_verify
+from bench import distance, drafting, loopback, pair, quantise, receive, torch_verify
 from bench.common import Result
 from draftwire.engines.hf import embedded_folder
 
@@ -66,6 +66,7 @@ def _benchmarks(options: argparse.Namespace) -> dict[str, Callable[[], Result]]:
         "torch_verify": lambda: torch_verify.run(quick),
         "loopback": lambda: loopback.run(quick),
         "distance": lambda: distance.run(quick, target, drafter),
+        "drafting": lambda: drafting.run(quick, drafter),
         "pair": lambda: pair.run(quick, target, drafter),
     }
 

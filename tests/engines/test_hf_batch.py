@@ -24,9 +24,12 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from draftwire.drafter.propose import Draft, DraftJob, propose
 from draftwire.engines.hf import HfDraftEngine, embedded_folder, load_folder
 from draftwire.engines.hf.batch import BatchedModel, batched
 from draftwire.engines.hf.sequence import CachedSequence
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import TICKETS, Layout
 from tests.engines.tiny_models import fresh_logits, tiny_llama, tiny_sliding, tiny_tokenizer
 
 V = 16
@@ -265,3 +268,57 @@ def test_a_prompt_has_its_own_pass_whatever_else_is_asked() -> None:
     assert run([3, 2, 1, 0]) == together
     for index in feeds:
         assert run([index]) == {index: together[index]}
+
+
+PROPOSALS = [
+    ([3, 7, 2], ProposalPolicy(Layout.DENSE, 4, 1.0)),
+    ([9] * 11, ProposalPolicy(Layout.SPARSE, 2, 0.7, support=5)),
+    ([5], ProposalPolicy(Layout.SPARSE, 6, 1.3, support=32, top_k=7)),
+    ([400, 401], ProposalPolicy(Layout.DENSE, 1, 0.0)),
+    ([8, 8, 8, 8], ProposalPolicy(Layout.SPARSE, 5, 1.0, support=16, top_p=TICKETS // 2)),
+]
+
+
+def test_r13_permuting_the_sessions_of_a_batch_changes_no_token_and_no_count() -> None:
+    """Own prefixes, depths, policies and words; alone, together, permuted, and with one withdrawn.
+
+    Two rounds each: the second begins with what a correction leaves of the first.
+    """
+    engine = HfDraftEngine.from_folder(embedded_folder("drafter"))
+    assert engine.batches
+
+    def run(order: Sequence[int]) -> dict[int, list[tuple[list[int], list[bytes]]]]:
+        contexts = {index: engine.open() for index in order}
+        feeds = {index: PROPOSALS[index][0] for index in order}
+        drawn: dict[int, list[tuple[list[int], list[bytes]]]] = {index: [] for index in order}
+        for round in (1, 2):
+            jobs = [
+                DraftJob(contexts[i], feeds[i], PROPOSALS[i][1], 70 + i, 1, round, 30 * round)
+                for i in order
+            ]
+            for index, draft in zip(order, propose(engine, jobs), strict=True):
+                assert isinstance(draft, Draft)
+                drawn[index].append((draft.tokens, [row.counts.tobytes() for row in draft.rows]))
+                engine.rewind(contexts[index], len(PROPOSALS[index][0]))
+                feeds[index] = [(draft.tokens[0] + 1) % engine.vocab_size]
+        return drawn
+
+    together = run(range(len(PROPOSALS)))
+    for index in range(len(PROPOSALS)):
+        assert run([index]) == {index: together[index]}
+    for order in ([4, 2, 0, 3, 1], [1, 0, 3, 4, 2], [3, 0, 4]):
+        assert run(order) == {index: together[index] for index in order}
+
+
+def test_e49_a_session_whose_rows_are_nan_changes_no_bit_of_the_others() -> None:
+    model = copy.deepcopy(tiny_llama(V))
+    with torch.no_grad():
+        model.model.embed_tokens.weight[9] = torch.nan
+    engine = HfDraftEngine(model, tiny_tokenizer(V), identity=bytes(32))
+    assert engine.batches
+    feeds = {0: [3, 7], 1: [3, 9], 2: [7]}
+    alone = {index: engine.extend([(engine.open(), feed)])[0] for index, feed in feeds.items()}
+    rows = engine.extend([(engine.open(), feed) for feed in feeds.values()])
+    assert np.isnan(rows[1]).all()
+    for index in (0, 2):
+        assert rows[index].tobytes() == alone[index].tobytes()

@@ -41,11 +41,16 @@ class HfDraftEngine:
 
     adaptation = Adaptation.NATIVE
 
-    def __init__(self, model: Any, tokenizer: Any, *, identity: bytes | None = None) -> None:
-        """Take a model; ``identity`` None hashes its weights once."""
+    def __init__(
+        self, model: Any, tokenizer: Any, *, identity: bytes | None = None, together: bool = True
+    ) -> None:
+        """Take a model; ``identity`` None hashes its weights once.
+
+        together: let sessions share passes where that can be had; it is tried out now.
+        """
         require_usable(model)
         self._model = model
-        self._batched = batched(model)
+        self._batched = batched(model) if together else None
         self._sessions: set[CachedSequence] = set()
         width = logits_width(model)
         self.vocab_size = real_vocabulary(tokenizer, 1 << 62)
@@ -60,14 +65,17 @@ class HfDraftEngine:
         self.id_map_hash = IdMap.native(self.vocab_size).hash()
 
     @classmethod
-    def from_folder(cls, folder: str | Path, *, device: str = "cpu") -> HfDraftEngine:
+    def from_folder(
+        cls, folder: str | Path, *, device: str = "cpu", together: bool = True
+    ) -> HfDraftEngine:
         """Load a model folder offline. Raises ModelError."""
-        return cls.from_loaded(load_folder(folder, device=device))
+        return cls.from_loaded(load_folder(folder, device=device), together=together)
 
     @classmethod
-    def from_loaded(cls, loaded: LoadedModel) -> HfDraftEngine:
+    def from_loaded(cls, loaded: LoadedModel, *, together: bool = True) -> HfDraftEngine:
         """Use a loaded folder; its identity is the folder's."""
-        return cls(loaded.model, loaded.tokenizer, identity=checkpoint_identity(loaded.folder))
+        identity = checkpoint_identity(loaded.folder)
+        return cls(loaded.model, loaded.tokenizer, identity=identity, together=together)
 
     @property
     def batches(self) -> bool:
