@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from fuzz import frames, transcripts
 
-CASE_SECONDS = 20.0  # a case takes milliseconds, and a first one compiles
+CASE_SECONDS = 20.0  # of the processor; a case takes milliseconds, and a first one compiles
 GROWTH_BYTES = 32 << 20  # of a process, after its first block
 BLOCK = {"frames": 5000, "transcripts": 500}
 MOST_FINDINGS = 20  # shown; more are counted
@@ -72,17 +72,17 @@ def random_of(kind: str, seed: int, index: int) -> Random:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise Hung where the body takes longer; the limit of each case is set again by ``alarm``."""
+    """Raise Hung where the timer runs out; of the processor's time, since nothing here may wait."""
 
     def hang(number: int, frame: FrameType | None) -> None:
-        raise Hung(f"nothing came back within {seconds} s")
+        raise Hung(f"nothing came back within {seconds} s of the processor")
 
-    before = signal.signal(signal.SIGALRM, hang)
+    before = signal.signal(signal.SIGVTALRM, hang)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def run_block(job: tuple[str, int, int, int]) -> Block:
@@ -92,7 +92,7 @@ def run_block(job: tuple[str, int, int, int]) -> Block:
     run = runner(kind)
     with limited(CASE_SECONDS):
         for index in range(begin, end):
-            signal.setitimer(signal.ITIMER_REAL, CASE_SECONDS)
+            signal.setitimer(signal.ITIMER_VIRTUAL, CASE_SECONDS)
             try:
                 block.outcomes[run(random_of(kind, seed, index))] += 1
             except Exception:

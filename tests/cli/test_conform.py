@@ -107,6 +107,10 @@ def change(**fields: Any) -> Change:
         ("frames", "hello", change(agreed={})),
         ("transcripts", "drafter", change(closed="maybe")),
         ("transcripts", "verifier", change(actions=[{"do": "connect", "out": "", "in": ""}])),
+        ("transcripts", "key_use", change(macs=["00" * 16])),
+        ("transcripts", "key_use", change(key="07" * 32)),
+        ("transcripts", "keyed_drafter", change(nonce="07" * 32)),
+        ("transcripts", "keyed_verifier", change(closed=True)),
     ],
 )
 def test_a_changed_vector_is_not_met(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 
-from tools.vectors import arithmetic, drafters, frames, refusals, verdicts, verifiers, words
+from tools.vectors import arithmetic, drafters, frames, keyed, refusals, verdicts, verifiers, words
 from tools.vectors.form import Vector, write
 
 KINDS: dict[str, Callable[[], Iterable[Vector]]] = {
@@ -22,7 +22,7 @@ KINDS: dict[str, Callable[[], Iterable[Vector]]] = {
     "frames": lambda: chain(
         frames.good(), frames.bad_frames(), frames.hellos(), refusals.vectors()
     ),
-    "transcripts": lambda: chain(drafters.drafters(), verifiers.vectors()),
+    "transcripts": lambda: chain(drafters.drafters(), verifiers.vectors(), keyed.vectors()),
 }
 
 

@@ -131,6 +131,12 @@ class Verifier:
         self.generation, self.round, self.base, self.rider = self.generation + 1, 0, 0, (0, 0, 0)
         return self
 
+    def reset(self) -> Verifier:
+        """The generation ends, and the next round opens a larger one."""
+        out = peers.reset_frame(generation=self.generation, following=self.generation + 1)
+        self.actions.append({"do": "reset", "out": out.hex()})
+        return self.lost()
+
     def skip(self) -> Verifier:
         """A round that is not asked for."""
         self.round += 1
@@ -184,6 +190,14 @@ def losses() -> Iterator[Vector]:
     yield one.vector("X41: a late reply is dropped, the next is used")
     one = Verifier().ask().give_up().alone(opens=True).ask().proposal().verify()
     yield one.vector("the first reply is lost: a new generation")
+    one = Verifier().ask().proposal().verify().reset().ask().proposal().verify()
+    yield one.ask().proposal().verify().vector("RESET between two rounds")
+    one = Verifier().ask()
+    late = answer_of(one.step)
+    one.reset().ask().receive(late).proposal().verify()
+    yield one.vector("RESET of a round in flight: its reply is of no use any more")
+    one = Verifier().ask().proposal().reset().ask().proposal().verify()
+    yield one.vector("RESET of a proposal that is not judged: nothing of it is committed")
     one = Verifier().ask().retry().proposal()
     yield one.receive(answer_of(one.step)).verify().vector("a retry that is answered twice")
     one = Verifier().ask()

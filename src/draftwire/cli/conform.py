@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from draftwire.cli.conformance import arithmetic, laws, transcripts, wire
+from draftwire.cli.conformance import arithmetic, keyed, laws, transcripts, wire
 from draftwire.cli.conformance.reading import Mismatch, Vector, VectorFile, open_vectors
 from draftwire.errors import ConfigurationError, DraftwireError, ExitCode
 from draftwire.exact.words import WORD_BITS
@@ -55,6 +55,9 @@ CHECKS: Final[dict[str, dict[str, Check]]] = {
     "transcripts": {
         "drafter": transcripts.check_drafter,
         "verifier": transcripts.check_verifier,
+        "key_use": keyed.check_key_use,
+        "keyed_drafter": keyed.check_drafter,
+        "keyed_verifier": keyed.check_verifier,
     },
 }
 """What a vector of each kind and op is checked by."""

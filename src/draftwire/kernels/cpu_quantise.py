@@ -211,17 +211,24 @@ def cut(weights: NDArray[np.int64], threshold: int, ties: int) -> int:
 
 @compiled
 def first_above(counts: NDArray[np.int32], word: int) -> int:
-    """The first index whose cumulative count is above ``word``; -1 where there is none (A16)."""
-    cumulative = 0
-    for start in range(0, counts.size, BLOCK):
-        end = min(start + BLOCK, counts.size)
+    """The first index whose cumulative count is above ``word``; -1 where there is none (A16).
+
+    Both loops have bounds that the row's width alone decides: how long a draw takes says nothing
+    of what is drawn, so that no deadline chooses between tokens (law 4).
+    """
+    size = counts.size
+    cumulative, chosen, before = 0, -1, 0
+    for start in range(0, size, BLOCK):
         mass = 0
-        for i in range(start, end):
+        for i in range(start, min(start + BLOCK, size)):
             mass += counts[i]
-        if cumulative + mass > word:
-            for i in range(start, end):
-                cumulative += counts[i]
-                if cumulative > word:
-                    return i
+        first = chosen < 0 and cumulative + mass > word
+        chosen = start if first else chosen
+        before = cumulative if first else before
         cumulative += mass
-    return -1
+    begin = max(chosen, 0)
+    below = 0
+    for i in range(begin, begin + BLOCK):
+        before += counts[min(i, size - 1)] if i < size else 0
+        below += before <= word
+    return chosen + below if chosen >= 0 else -1

@@ -245,7 +245,8 @@ def find_tickets(
 ) -> None:
     """The place that holds each row's ticket (A16), into out (N,); -1 where the offset is < 0."""
     for row in range(counts.shape[0]):
-        out[row] = -1 if offsets[row] < 0 else first_above(counts[row], offsets[row])
+        at = first_above(counts[row], max(offsets[row], 0))  # whoever holds the token (law 4)
+        out[row] = -1 if offsets[row] < 0 else at
 
 
 @compiled

@@ -110,8 +110,10 @@ class TableEngine:
         return np.array(rows, np.float32)
 
 
-def drafter_of(vector: Vector) -> DrafterProgram[TableContext]:
-    """The drafter program with a vector's HELLO and table."""
+def drafter_of(
+    vector: Vector, key: bytes = b"", nonce: bytes = b""
+) -> DrafterProgram[TableContext]:
+    """The drafter program with a vector's HELLO and table, and its key and nonce if it has any."""
     payload = bytes.fromhex(vector["hello"])
     layouts = int.from_bytes(payload[2:4], "little")
     hello = hello_of(vector["hello"], 1 if layouts == 1 << Layout.IDS_ONLY else 2)
@@ -125,7 +127,8 @@ def drafter_of(vector: Vector) -> DrafterProgram[TableContext]:
         max_context=hello.max_context,
         max_reply_bytes=hello.max_reply_bytes,
     )
-    return DrafterProgram(TableEngine(hello, vector["logits"]), config, clock=lambda: 0.0)
+    engine = TableEngine(hello, vector["logits"])
+    return DrafterProgram(engine, config, clock=lambda: 0.0, key=key, entropy=lambda size: nonce)
 
 
 def converse(
@@ -266,6 +269,13 @@ class VerifierRun:
         expect("token", token, action["token"])
         session.commit(0, Outcome.TARGET_ONLY, token)
 
+    def reset(self, action: Vector) -> None:
+        """The generation ends; what was proposed and not committed is of no use any more."""
+        self._proposal = None
+        for message in self.session.reset():
+            self._link.send(message)
+        expect_bytes("RESET", self.sent(), action["out"])
+
     def skip(self, action: Vector) -> None:
         """A round that is not asked for."""
         self.session.skip()
@@ -313,6 +323,7 @@ def check_verifier(vector: Vector) -> None:
         "verify": run.verify,
         "alone": run.alone,
         "skip": run.skip,
+        "reset": run.reset,
         "give_up": run.give_up,
         "end": run.end,
         "finish": run.finish,
