@@ -67,33 +67,42 @@ def decode_reply_rows(
     """
     if (reply.shard_begin, reply.shard_end) != (0, vocab_size):
         _refuse(_CODE.WRONG_SHARD, "the reply does not hold the whole vocabulary", "shard_end")
-    layout, support = reply.layout, reply.support
-    rows = reply.rows
+    first = reply.first_position
+    return decode_rows(reply.rows, reply.layout, reply.support, first, vocab_size, out)
+
+
+def decode_rows(
+    rows: Sequence[ReplyRow],
+    layout: Layout,
+    support: int,
+    first_position: int,
+    vocab_size: int,
+    out: NDArray[np.int32] | None = None,
+) -> tuple[QRow, ...]:
+    """Return the q of every row as :func:`decode_reply_rows` does, from the fields it needs."""
     if layout == Layout.SPARSE and isinstance(rows, PackedRows) and rows.q_bytes == 8 * support:
-        read = read_packed(rows, reply.first_position, vocab_size)
+        read = read_packed(rows, first_position, vocab_size)
         if read is not None:
             return read
-    for index, row in enumerate(reply.rows):
+    for index, row in enumerate(rows):
         q, size = row.q, len(row.q)
-        if row.position != reply.first_position + index:
+        if row.position != first_position + index:
             _refuse(_CODE.WRONG_POSITION, f"row {index} names position {row.position}", "position")
         if row.checksum != (_checksum(q) if size else 0):
             _refuse(_CODE.BAD_Q_CHECKSUM, f"the q of row {index} fails its checksum", "checksum")
         check_entries(size, layout, vocab_size, support, row.entries, row.token)
     if layout == Layout.SPARSE:
         return _decode_sparse(
-            b"".join([row.q for row in reply.rows]),
+            b"".join([row.q for row in rows]),
             vocab_size,
             support,
-            [row.entries for row in reply.rows],
-            [row.token for row in reply.rows],
+            [row.entries for row in rows],
+            [row.token for row in rows],
         )
     if layout == Layout.IDS_ONLY:
-        return tuple(_point_mass(vocab_size, row.token) for row in reply.rows)
-    counts = np.empty((len(reply.rows), vocab_size), np.int32) if out is None else out
-    return tuple(
-        _decode_dense(row.q, row.token, counts[index]) for index, row in enumerate(reply.rows)
-    )
+        return tuple(_point_mass(vocab_size, row.token) for row in rows)
+    counts = np.empty((len(rows), vocab_size), np.int32) if out is None else out
+    return tuple(_decode_dense(row.q, row.token, counts[index]) for index, row in enumerate(rows))
 
 
 def decode_q(

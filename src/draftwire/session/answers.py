@@ -10,10 +10,11 @@ from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import Shard
 from draftwire.kernels.shards_payload import ShardDraft, encode_shard_rows
 from draftwire.session.proposal import Parts
-from draftwire.wire.agreement import Agreed, reply_bytes
-from draftwire.wire.codec import encode
+from draftwire.wire.agreement import Agreed, q_bytes, reply_bytes
+from draftwire.wire.answer import Part, complete, reply_head
+from draftwire.wire.codec import encode_rows
 from draftwire.wire.frames import encode_frame, frame_checksum
-from draftwire.wire.messages import Complete, Reply, ReplyRow, Step
+from draftwire.wire.messages import ReplyRow, Step
 from draftwire.wire.registry import Layout, MessageType, Status
 
 Drafted: TypeAlias = Sequence[tuple[int, QRow]] | ShardDraft
@@ -41,23 +42,10 @@ def whole(step: Step, drafted: Drafted, agreed: Agreed) -> Parts:
         shard = Shard(agreed.vocab_size, 0, agreed.vocab_size)
         q = [row for _, row in drafted]
         rows = encode_reply_rows(q, tokens_of(drafted), first, policy.layout, policy.support)
-    reply = Reply(
-        session=step.session,
-        slot=step.slot,
-        layout=policy.layout,
-        generation=step.generation,
-        round=step.round,
-        first_position=first,
-        prefix_digest=step.prefix_digest,
-        context_version=step.context_version,
-        shard_index=shard.rank,
-        shard_count=shard.size,
-        shard_begin=shard.begin,
-        shard_end=shard.end,
-        support=shard.width if policy.layout is Layout.DENSE else policy.support,
-        rows=rows,
-    )
-    frame = encode_frame(agreed.version, MessageType.REPLY, *encode(reply))
+    head = reply_head(step, Part(shard.rank, shard.size, shard.begin, shard.end))
+    width = shard.width if policy.layout is Layout.DENSE else policy.support
+    payload = encode_rows(head, rows, q_bytes(policy.layout, width))
+    frame = encode_frame(agreed.version, MessageType.REPLY, *payload)
     size = reply_bytes(policy.layout, shard.width, policy.depth, policy.support)
     return [*frame, *_complete(step, Status.OK, agreed, size, frame_checksum(frame))]
 
@@ -68,16 +56,5 @@ def declined(step: Step, status: Status, agreed: Agreed) -> Parts:
 
 
 def _complete(step: Step, status: Status, agreed: Agreed, size: int, checksum: int) -> Parts:
-    complete = Complete(
-        session=step.session,
-        slot=step.slot,
-        status=status,
-        generation=step.generation,
-        round=step.round,
-        first_position=step.first_position,
-        prefix_digest=step.prefix_digest,
-        context_version=step.context_version,
-        reply_bytes=size,
-        reply_checksum=checksum,
-    )
-    return encode_frame(agreed.version, MessageType.COMPLETE, *encode(complete))
+    payload = complete(step, status, size, checksum)
+    return encode_frame(agreed.version, MessageType.COMPLETE, payload)

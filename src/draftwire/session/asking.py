@@ -12,11 +12,19 @@ from draftwire.kernels.shards import Shard
 from draftwire.session.flight import Flight
 from draftwire.session.held import Held
 from draftwire.session.prefix import Prefix
-from draftwire.session.proposal import NO_RIDER, Dropped, Proposal, Received, require_fit
+from draftwire.session.proposal import (
+    NO_RIDER,
+    Dropped,
+    Matched,
+    Proposal,
+    Received,
+    require_fit,
+)
 from draftwire.session.reasons import DECLINED, LOST_CODES, DropReason, reason_of
 from draftwire.session.shards import ShardFlight
 from draftwire.session.table import Input, State, advance
 from draftwire.wire.agreement import Agreed, require_policy
+from draftwire.wire.answer import Expected
 from draftwire.wire.messages import (
     Cancel,
     Commit,
@@ -28,7 +36,7 @@ from draftwire.wire.messages import (
     Reset,
     Step,
 )
-from draftwire.wire.registry import Layout, Outcome, Status
+from draftwire.wire.registry import Layout, MessageType, Outcome, Status
 
 _ANSWERS: Final = (Reply, Complete, ErrorMessage)
 
@@ -186,12 +194,18 @@ class AskingSession:
         self.round += 1
         self._last = None
 
-    def take(self, received: Received, now: float) -> Proposal | Dropped | None:
+    def expected(self) -> dict[bytes, Expected]:
+        """Return what the answer to the round in flight begins with, for ``Link.expect``."""
+        return {} if self._flight is None else self._flight.expected()
+
+    def take(self, received: Received | Matched, now: float) -> Proposal | Dropped | None:
         """Take what came for this session.
 
         Returns the whole proposal, or why this round has lost it, or None: more must come, or what
         came belongs to no round in flight (counted as STALE or DUPLICATE).
         """
+        if isinstance(received, Matched):
+            return self._take_matched(received, now)
         message = received.message
         if not isinstance(message, _ANSWERS):
             return self._drop(DropReason.UNEXPECTED, f"{type(message).__name__} for a session")
@@ -296,7 +310,7 @@ class AskingSession:
 
     # inside
 
-    def _is_stale(self, message: Reply | Complete | ErrorMessage) -> bool:
+    def _is_stale(self, message: Reply | Complete | ErrorMessage | Expected) -> bool:
         """Count and drop what is of another round than the one in flight, and was asked once."""
         if message.session != self.session:
             return False
@@ -313,24 +327,52 @@ class AskingSession:
     def _take_reply(self, reply: Reply, received: Received) -> None:
         flight = self._require_flight()
         flight.check_identity(reply)
-        if self.state is State.REPLIED:
-            flight.check_same(received)
-            self.state = advance(self.state, Input.STALE)
-            self.drops[DropReason.DUPLICATE] += 1
-            return
-        flight.hold(reply, received)
-        self.state = advance(self.state, Input.REPLY)
+        if not self._is_again(flight, received):
+            flight.hold(reply, received)
+            self.state = advance(self.state, Input.REPLY)
+
+    def _is_again(self, flight: Flight, received: Received | Matched) -> bool:
+        """Count and drop a REPLY that is here already, byte for byte."""
+        if self.state is not State.REPLIED:
+            return False
+        flight.check_same(received)
+        self.state = advance(self.state, Input.STALE)
+        self.drops[DropReason.DUPLICATE] += 1
+        return True
+
+    def _take_matched(self, matched: Matched, now: float) -> Proposal | Dropped | None:
+        """Take an answer whose fixed fields are known to be right."""
+        if self._is_stale(matched.expected):
+            return None
+        try:
+            flight = self._require_flight()
+            if matched.expected.type is MessageType.COMPLETE:
+                self._require_reply()
+                flight.check_matched(matched)
+                return self._whole(flight, now)
+            if not self._is_again(flight, matched):
+                flight.hold_matched(matched)
+                self.state = advance(self.state, Input.REPLY)
+        except ProtocolError as error:
+            return self._drop(reason_of(error), str(error))
+        return None
 
     def _take_complete(self, complete: Complete, now: float) -> Proposal | Dropped:
         flight = self._require_flight()
         flight.check_identity(complete)
         if complete.status is not Status.OK:
             return self._take_decline(complete.status)
+        self._require_reply()
+        flight.check_whole(complete)
+        return self._whole(flight, now)
+
+    def _require_reply(self) -> None:
         if self.state is not State.REPLIED:
             raise ProtocolError(
                 ProtocolErrorCode.BAD_FIELD, "COMPLETE says OK and no REPLY came", field="status"
             )
-        flight.check_whole(complete)
+
+    def _whole(self, flight: Flight, now: float) -> Proposal:
         self._audit_draws(flight)
         self.state = advance(self.state, Input.COMPLETE)
         self._held.shown(self.generation, self.round, len(self._prefix))

@@ -8,12 +8,14 @@ from typing import Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels import cpu
-from draftwire.kernels.payload import decode_reply_rows
+from draftwire.kernels.payload import decode_reply_rows, decode_rows
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import Shard
 from draftwire.kernels.words import first_words
-from draftwire.session.proposal import Proposal, Received
-from draftwire.wire.agreement import reply_bytes
+from draftwire.session.proposal import Matched, Proposal, Received
+from draftwire.wire.agreement import q_bytes, reply_bytes
+from draftwire.wire.answer import CHECKSUM_BYTES, Expected, Part, expected
+from draftwire.wire.codec import rows_of
 from draftwire.wire.messages import Complete, Reply, Step
 from draftwire.wire.registry import Layout
 from draftwire.wire.rows import tokens_of
@@ -69,7 +71,7 @@ class Flight:
             if theirs != ours:
                 _refuse(code, name, f"{name} is not the one that was asked")
 
-    def check_same(self, received: Received) -> None:
+    def check_same(self, received: Received | Matched) -> None:
         """Refuse a second REPLY that is not the first one once more."""
         if (received.payload_bytes, received.checksum) != (self.payload_bytes, self.checksum):
             _refuse(_CODE.DUPLICATE_ROUND, "round", "two different replies to one round")
@@ -80,6 +82,24 @@ class Flight:
         self.rows = decode_reply_rows(reply, self.vocab_size)
         self.tokens = tokens_of(reply.rows)
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
+
+    def expected(self) -> dict[bytes, Expected]:
+        """Return what the answer begins with, where every fixed field is as it was asked."""
+        return expected(self.step, Part(0, 1, 0, self.vocab_size))
+
+    def hold_matched(self, reply: Matched) -> None:
+        """Take the q's of a REPLY that begins as it must (P14); as :meth:`hold` does."""
+        policy = self.step.policy
+        width = self.vocab_size if policy.layout is Layout.DENSE else policy.support
+        rows = rows_of(reply.tail, q_bytes(policy.layout, width))
+        self.rows = decode_rows(rows, policy.layout, width, self.step.anchor + 1, self.vocab_size)
+        self.tokens = tokens_of(rows)
+        self.payload_bytes, self.checksum = reply.payload_bytes, reply.checksum
+
+    def check_matched(self, complete: Matched) -> None:
+        """Refuse a COMPLETE that begins as it must and names another checksum."""
+        if complete.tail != self.checksum.to_bytes(CHECKSUM_BYTES, "little"):
+            _refuse(_CODE.BAD_PAYLOAD_CHECKSUM, "reply_checksum", "the reply fails its checksum")
 
     def check_whole(self, complete: Complete) -> None:
         """Refuse a COMPLETE that speaks of another reply than the one that came."""

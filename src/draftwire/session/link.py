@@ -17,10 +17,11 @@ from typing import Final, TypeAlias
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
 from draftwire.session.handshake import Handshake
-from draftwire.session.proposal import Parts, Received
+from draftwire.session.proposal import Matched, Parts, Received
 from draftwire.session.sealing import Sealer
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed
+from draftwire.wire.answer import HEAD_BYTES, Expected
 from draftwire.wire.fields import FIELD_NAMES
 from draftwire.wire.frames import Bounds, Frame, FrameReader, encode_frame
 from draftwire.wire.messages import (
@@ -127,8 +128,8 @@ class Closed:
     error: ProtocolError | None
 
 
-Event: TypeAlias = AgreedEvent | Received | Alive | Closed
-"""A :class:`Received` is for the session that its message names."""
+Event: TypeAlias = AgreedEvent | Received | Matched | Alive | Closed
+"""A :class:`Received` is for the session that its message names; a :class:`Matched` says which."""
 
 
 class Link:
@@ -153,6 +154,7 @@ class Link:
         self._reader = FrameReader(self._bounds())
         self._out: Parts = []
         self._pings: dict[int, float] = {}
+        self._expected: dict[bytes, Expected] = {}
 
     @property
     def role(self) -> Role:
@@ -182,6 +184,13 @@ class Link:
         if parts:
             self.state = advance(self.state, LinkInput.MESSAGE)
             self._out.extend(parts if self._sealer is None else self._sealer.seal(parts))
+
+    def expect(self, expected: dict[bytes, Expected]) -> None:
+        """Recognise answers by the bytes that they begin with; these, and no others any more.
+
+        Whatever else comes is decoded and checked field by field, so this changes no outcome.
+        """
+        self._expected = expected
 
     def ping(self, nonce: int, now: float) -> None:
         """Ask whether the peer is there; :class:`Alive` follows. One PING is open at a time."""
@@ -253,6 +262,12 @@ class Link:
     def _take(self, frame: Frame, now: float) -> Event | None:
         self.heard_at = now
         self.received[frame.type] += 1
+        head_bytes = HEAD_BYTES.get(frame.type)
+        if head_bytes is not None:
+            expected = self._expected.get(frame.payload[:head_bytes].tobytes())
+            if expected is not None and expected.bytes == frame.payload.nbytes:
+                tail = frame.payload[head_bytes:]
+                return Matched(expected, tail, expected.bytes, frame.checksum)
         message = codec.decode(frame.type, frame.version, frame.payload, self.agreed)
         if frame.type in _OF_SESSIONS:
             self.state = advance(self.state, LinkInput.MESSAGE)

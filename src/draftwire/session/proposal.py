@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from draftwire.kernels.rows import QRow
 from draftwire.session.reasons import DropReason
+from draftwire.wire.answer import Expected
 from draftwire.wire.messages import CommitRider, Message, ProposalPolicy
 from draftwire.wire.registry import Outcome
 from draftwire.wire.values import quickly_made
@@ -54,6 +55,20 @@ class Received:
     """
 
     message: Message
+    payload_bytes: int
+    checksum: int
+
+
+@quickly_made
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """An answer whose fixed fields are those that were expected, byte for byte.
+
+    tail: the rest of its payload, valid until the reader is called again.
+    """
+
+    expected: Expected
+    tail: memoryview
     payload_bytes: int
     checksum: int
 

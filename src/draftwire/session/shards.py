@@ -12,6 +12,7 @@ from draftwire.kernels.shards import Shard
 from draftwire.kernels.shards_payload import ShardDraft, decode_shard_rows
 from draftwire.session.flight import Flight
 from draftwire.session.proposal import Proposal, Received
+from draftwire.wire.answer import Expected
 from draftwire.wire.messages import Reply
 
 
@@ -43,6 +44,10 @@ class ShardFlight(Flight):
         self.draft = decode_shard_rows(reply, self.part)
         self.tokens = self.draft.tokens
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
+
+    def expected(self) -> dict[bytes, Expected]:
+        """Return nothing: a shard's REPLY is decoded field by field."""
+        return {}
 
     def audit(self) -> int:
         """Nothing: one shard does not say what a word draws; the settling audits."""

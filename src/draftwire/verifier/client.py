@@ -23,7 +23,7 @@ from draftwire.errors import (
 from draftwire.kernels.prepare import prepare
 from draftwire.session.asking import AskingSession
 from draftwire.session.link import Alive, Closed, Event, Link
-from draftwire.session.proposal import Dropped, Parts, Proposal, Received
+from draftwire.session.proposal import Dropped, Matched, Parts, Proposal, Received
 from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel
 from draftwire.transport.queue import size_of
@@ -260,6 +260,7 @@ class DraftClient:
         deadline = now + self._deadline.seconds(opens=opens)
         deadline = deadline if until is None else min(deadline, until)
         self._rounds = InFlight()
+        link.expect({})
         parts: Parts = []
         for request, policy in asked:
             link.send(request.asking.ask(policy, now, deadline))
@@ -275,6 +276,14 @@ class DraftClient:
             self._lost_connection(DropReason.MISSED_DEADLINE, str(error))
         except ConnectionError as error:
             self._lost_connection(DropReason.DISCONNECTED, str(error))
+        # While the drafter is at work: what its answers begin with.
+        link.expect(
+            {
+                head: answer
+                for request, _ in asked
+                for head, answer in request.asking.expected().items()
+            }
+        )
         while self._rounds:
             try:
                 self._receive(channel, link, deadline)
@@ -373,12 +382,13 @@ class DraftClient:
             return
         if isinstance(event, Alive):
             self._alive = event.seconds
-        if not isinstance(event, Received):
+        if isinstance(event, Matched):
+            session = event.expected.session
+        elif isinstance(event, Received) and isinstance(event.message, _ANSWERS):
+            session = event.message.session
+        else:
             return
-        message = event.message
-        if not isinstance(message, _ANSWERS):
-            return
-        request = self._requests.get(message.session)
+        request = self._requests.get(session)
         if request is None:
             self.counters.strays += 1
             return
@@ -387,7 +397,7 @@ class DraftClient:
         self.counters.received += size
         result = request.asking.take(event, now)
         if result is not None:
-            self._rounds.settle(message.session, result)
+            self._rounds.settle(session, result)
 
     def _closed_by(self, event: Closed) -> None:
         """The framing broke, or the peer refused: the rounds are lost, and the connection."""

@@ -94,6 +94,11 @@ class Agreed:
         return frozenset(each for each in Layout if LayoutSet(1 << each) in self.layouts)
 
     @cached_property
+    def policies(self) -> dict[tuple[int, int, bytes], ProposalPolicy]:
+        """Policies that have come and were checked, by layout, depth and their other bytes."""
+        return {}
+
+    @cached_property
     def hidden_row_bytes(self) -> int:
         """Bytes of one hidden-state row in STEP."""
         return HIDDEN_ITEM_BYTES[self.hidden_dtype] * self.hidden_width

@@ -36,6 +36,7 @@ from draftwire.wire.messages import (
 )
 from draftwire.wire.registry import Layout, MessageType, WireVersion
 from draftwire.wire.rows import PackedRows
+from draftwire.wire.steps import read_step, remember
 
 Parts = list[bytes | memoryview]
 
@@ -94,6 +95,10 @@ def decode(
         raise ProtocolError(
             ProtocolErrorCode.BAD_LENGTH, f"{payload.nbytes} bytes are too many for {type.name}"
         )
+    if type is MessageType.STEP and agreed is not None and version is agreed.version:
+        step = read_step(payload, agreed)
+        if step is not None:
+            return step
     values = table.unpack(payload)
     early = _EARLY_DECODERS.get(type)
     if early is not None:
@@ -103,7 +108,10 @@ def decode(
             ProtocolErrorCode.UNEXPECTED_MESSAGE, f"{type.name} came before both HELLOs"
         )
     checks.require_version(version, agreed)
-    return _DECODERS[type](values, payload[table.bytes :], agreed)
+    message = _DECODERS[type](values, payload[table.bytes :], agreed)
+    if isinstance(message, Step):
+        remember(payload, message.policy, agreed)
+    return message
 
 
 def _encode_step(step: Step) -> Parts:
@@ -117,14 +125,18 @@ def _encode_step(step: Step) -> Parts:
 
 def _encode_reply(reply: Reply) -> Parts:
     size = q_bytes(reply.layout, reply.support)
-    head = PAYLOAD_TABLES[MessageType.REPLY].pack(reply)
-    if isinstance(reply.rows, PackedRows) and reply.rows.q_bytes == size:
-        return [head + reply.rows.body]
+    return encode_rows(PAYLOAD_TABLES[MessageType.REPLY].pack(reply), reply.rows, size)
+
+
+def encode_rows(head: bytes, rows: Sequence[ReplyRow], size: int) -> Parts:
+    """Return the payload of a REPLY: its fixed fields, then rows whose q's are ``size`` bytes."""
+    if isinstance(rows, PackedRows) and rows.q_bytes == size:
+        return [head + rows.body]
     parts: Parts = [head]
-    for row in reply.rows:
+    for row in rows:
         if len(row.q) != size:
             raise ValueError(f"a q of {len(row.q)} bytes where the layout takes {size}")
-        parts.append(POSITION_TABLE.pack_row(row.position, row.token, row.entries, row.checksum))
+        parts.append(POSITION_TABLE.pack_values(row.position, row.token, row.entries, row.checksum))
         parts.append(row.q)
     return [b"".join(parts)] if size < _JOIN_BELOW else parts
 
@@ -193,10 +205,10 @@ def _decode_reply(values: dict[str, Any], tail: memoryview, agreed: Agreed) -> R
     depth: int = values.pop("depth")
     support: int = values["support"]
     checks.require_length(len(tail) + _REPLY_BYTES, reply_bytes(layout, support, depth, support))
-    return Reply(rows=_rows(tail, q_bytes(layout, support)), **values)
+    return Reply(rows=rows_of(tail, q_bytes(layout, support)), **values)
 
 
-def _rows(tail: memoryview, size: int) -> Sequence[ReplyRow]:
+def rows_of(tail: memoryview, size: int) -> Sequence[ReplyRow]:
     """Return the rows of a reply whose q's are ``size`` bytes; large ones are views."""
     head = POSITION_TABLE.bytes
     if size < _JOIN_BELOW:

@@ -31,7 +31,8 @@ class FieldTable:
     def __init__(
         self, fields: Sequence[Field], elsewhere: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        self._struct = struct.Struct("<" + "".join(_format_of(field.kind) for field in fields))
+        self._formats = tuple(_format_of(field.kind) for field in fields)
+        self._struct = struct.Struct("<" + "".join(self._formats))
         self.format = self._struct.format
         self._names = tuple(field.name for field in fields)
         self.names = tuple(name for name in self._names if not name.startswith("reserved"))
@@ -53,6 +54,11 @@ class FieldTable:
             if (sized := _SIZED.fullmatch(field.kind))
         )
         self.bytes = self._struct.size
+
+    def offset(self, name: str) -> int:
+        """Return where in the record a field begins; ValueError if there is none."""
+        at = self._names.index(name)
+        return struct.calcsize("<" + "".join(self._formats[:at]))
 
     def pack(self, message: object) -> bytes:
         """Return a message's record, reserved fields zero; ValueError if a value does not fit."""
@@ -78,10 +84,13 @@ class FieldTable:
             values[name] = _text(name, values[name])
         return values
 
-    def pack_row(self, *values: int) -> bytes:
-        """Return the record of a table of plain numbers, in the order of its fields."""
+    def pack_values(self, *values: int | bytes) -> bytes:
+        """Return the record of these fields, in order, reserved ones left out.
+
+        Bytes must have the exact length of their field: nothing looks at that here.
+        """
         try:
-            return self._struct.pack(*values)
+            return self._packer.pack(*values)
         except struct.error as error:
             raise ValueError(f"a field is outside its type: {error}") from error
 

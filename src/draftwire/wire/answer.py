@@ -1,0 +1,94 @@
+"""The answer to a STEP: all of it but what was drawn is known to whoever asked (P3, P12).
+
+A message has one encoding. So the drafter packs these bytes, the verifier packs them too, and one
+comparison holds every fixed field of an answer against what was asked.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from draftwire.wire.agreement import reply_bytes
+from draftwire.wire.fields import PAYLOAD_TABLES
+from draftwire.wire.messages import Step
+from draftwire.wire.registry import Layout, MessageType, Status
+
+_REPLY: Final = PAYLOAD_TABLES[MessageType.REPLY]
+_COMPLETE: Final = PAYLOAD_TABLES[MessageType.COMPLETE]
+
+CHECKSUM_BYTES: Final = 4  # of the reply, the last field of COMPLETE
+HEAD_BYTES: Final = {
+    MessageType.REPLY: _REPLY.bytes,
+    MessageType.COMPLETE: _COMPLETE.bytes - CHECKSUM_BYTES,
+}
+"""Bytes of an answer's payload that follow from its STEP: REPLY's without its rows, COMPLETE's
+without the checksum of the reply."""
+
+
+class Part(NamedTuple):
+    """What part of the vocabulary an answer holds, as REPLY names it."""
+
+    rank: int
+    size: int
+    begin: int
+    end: int
+
+
+class Expected(NamedTuple):
+    """A message that may answer a STEP, known but for its tail; ``bytes``: of its payload."""
+
+    session: int
+    generation: int
+    round: int
+    type: MessageType
+    bytes: int
+
+
+def reply_head(step: Step, part: Part) -> bytes:
+    """Return the fixed fields of the REPLY to a STEP; ValueError if one is outside its type."""
+    policy = step.policy
+    dense = policy.layout is Layout.DENSE
+    return _REPLY.pack_values(
+        step.session,
+        step.slot,
+        policy.layout,
+        step.generation,
+        step.round,
+        step.anchor + 1,
+        step.prefix_digest,
+        step.context_version,
+        policy.depth,
+        *part,
+        part.end - part.begin if dense else policy.support,
+    )
+
+
+def complete(step: Step, status: Status, size: int, checksum: int) -> bytes:
+    """Return the payload of the COMPLETE to a STEP.
+
+    size, checksum: payload bytes and CRC32C of the REPLY; both zero where there is none.
+    """
+    return _COMPLETE.pack_values(
+        step.session,
+        step.slot,
+        status,
+        step.generation,
+        step.round,
+        step.anchor + 1,
+        step.prefix_digest,
+        step.context_version,
+        size,
+        checksum,
+    )
+
+
+def expected(step: Step, part: Part) -> dict[bytes, Expected]:
+    """Return the two messages of a whole answer to a STEP by the bytes that they begin with."""
+    policy = step.policy
+    size = reply_bytes(policy.layout, part.end - part.begin, policy.depth, policy.support)
+    named = (step.session, step.generation, step.round)
+    last = complete(step, Status.OK, size, 0)
+    return {
+        reply_head(step, part): Expected(*named, MessageType.REPLY, size),
+        last[:-CHECKSUM_BYTES]: Expected(*named, MessageType.COMPLETE, len(last)),
+    }

@@ -1,0 +1,84 @@
+"""A STEP read in one go, where every field is right: most of a drafter's decoding is this.
+
+What it does not take, the codec reads field by field, which alone decides how a STEP is refused. A
+policy is checked there too, once; its bytes are recognised from then on.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from draftwire.wire.agreement import Agreed
+from draftwire.wire.fields import PAYLOAD_TABLES
+from draftwire.wire.messages import CommitRider, ProposalPolicy, Step
+from draftwire.wire.registry import MessageType, Outcome, WireVersion
+
+POLICIES_KEPT: Final = 64  # of a connection, whatever comes
+
+_TABLE: Final = PAYLOAD_TABLES[MessageType.STEP]
+_STEP: Final = struct.Struct(_TABLE.format)
+_POLICY: Final = slice(_TABLE.offset("temperature"), _TABLE.offset("context_version"))
+_NO_DRAFTS: Final = (Outcome.NONE, Outcome.TARGET_ONLY)  # outcomes of a round that accepts none
+_OUTCOMES: Final = {int(outcome): outcome for outcome in Outcome}
+
+
+def read_step(payload: memoryview, agreed: Agreed) -> Step | None:
+    """Return the STEP of a payload of at least its fixed size, or None: see the module."""
+    (
+        session,
+        slot,
+        layout,
+        ended,
+        generation,
+        round_,
+        anchor,
+        first,
+        depth,
+        accepted,
+        ridden,
+        *rest,
+    ) = _STEP.unpack_from(payload)
+    *_, context_version, key, digest, base, count, hidden_rows, reserved = rest
+    policy = agreed.policies.get((layout, depth, payload[_POLICY].tobytes()))
+    outcome = _OUTCOMES.get(ended)
+    right = (
+        policy is not None
+        and outcome is not None
+        and session
+        and generation
+        and slot < agreed.max_slots
+        and first == anchor + 1 == base + count
+        and ridden < round_
+        and (ridden == 0) is (outcome is Outcome.NONE)
+        and accepted <= agreed.max_depth
+        and not (accepted and outcome in _NO_DRAFTS)
+        and not (hidden_rows or reserved)
+        and len(payload) == _STEP.size + 4 * count
+    )
+    if policy is None or outcome is None or not right:
+        return None
+    tokens = struct.unpack_from(f"<{count}i", payload, _STEP.size)
+    if tokens and not (min(tokens) >= 0 and max(tokens) < agreed.vocab_size):
+        return None
+    rider = CommitRider(ridden, accepted, outcome)
+    return Step(
+        session,
+        slot,
+        generation,
+        round_,
+        anchor,
+        policy,
+        rider,
+        context_version,
+        key,
+        digest,
+        base,
+        tokens,
+    )
+
+
+def remember(payload: memoryview, policy: ProposalPolicy, agreed: Agreed) -> None:
+    """Keep a policy that was read from this payload and checked; v1, which is slow, keeps none."""
+    if agreed.version is WireVersion.V2 and len(agreed.policies) < POLICIES_KEPT:
+        agreed.policies[policy.layout, policy.depth, payload[_POLICY].tobytes()] = policy
