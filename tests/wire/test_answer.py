@@ -1,0 +1,110 @@
+"""Bytes of an answer that follow from its STEP, against the codec's, field by field."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from draftwire.wire.agreement import q_bytes, reply_bytes
+from draftwire.wire.answer import CHECKSUM_BYTES, HEAD_BYTES, Part, complete, expected, reply_head
+from draftwire.wire.codec import encode
+from draftwire.wire.messages import CommitRider, Complete, ProposalPolicy, Reply, ReplyRow, Step
+from draftwire.wire.registry import Layout, MessageType, Outcome, Status
+
+STEP = Step(
+    session=(1 << 63) + 5,
+    slot=3,
+    generation=7,
+    round=(1 << 32) - 1,
+    anchor=41,
+    policy=ProposalPolicy(Layout.SPARSE, 5, 0.7, support=32),
+    commit=CommitRider(6, 2, Outcome.CORRECTION),
+    context_version=9,
+    proposal_key=(1 << 64) - 1,
+    prefix_digest=bytes(range(16)),
+    base=40,
+    tokens=(1, 2),
+)
+POLICIES = [
+    ProposalPolicy(Layout.SPARSE, 5, 0.7, support=32),
+    ProposalPolicy(Layout.DENSE, 3, 1.0),
+    ProposalPolicy(Layout.IDS_ONLY, 2, 0.0),
+]
+PARTS = [Part(0, 1, 0, 1000), Part(1, 3, 300, 650)]
+
+
+def reply(step: Step, part: Part) -> Reply:
+    policy = step.policy
+    size = q_bytes(policy.layout, part.end - part.begin if policy.layout is Layout.DENSE else 32)
+    return Reply(
+        session=step.session,
+        slot=step.slot,
+        layout=policy.layout,
+        generation=step.generation,
+        round=step.round,
+        first_position=step.first_position,
+        prefix_digest=step.prefix_digest,
+        context_version=step.context_version,
+        shard_index=part.rank,
+        shard_count=part.size,
+        shard_begin=part.begin,
+        shard_end=part.end,
+        support=part.end - part.begin if policy.layout is Layout.DENSE else policy.support,
+        rows=[ReplyRow(step.first_position, 0, 0, 0, bytes(size))] * policy.depth,
+    )
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_reply_begins_with_its_fixed_fields(policy: ProposalPolicy, part: Part):
+    step = replace(STEP, policy=policy)
+    head = reply_head(step, part)
+    whole = b"".join(bytes(piece) for piece in encode(reply(step, part)))
+    assert head == whole[: HEAD_BYTES[MessageType.REPLY]]
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_complete_is_the_codecs(status: Status):
+    size, checksum = (1516, 0xFEDCBA98) if status is Status.OK else (0, 0)
+    message = Complete(
+        session=STEP.session,
+        slot=STEP.slot,
+        status=status,
+        generation=STEP.generation,
+        round=STEP.round,
+        first_position=STEP.first_position,
+        prefix_digest=STEP.prefix_digest,
+        context_version=STEP.context_version,
+        reply_bytes=size,
+        reply_checksum=checksum,
+    )
+    assert [complete(STEP, status, size, checksum)] == encode(message)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_both_messages_are_expected_with_their_sizes(policy: ProposalPolicy):
+    step, part = replace(STEP, policy=policy), PARTS[0]
+    found = {each.type: (head, each.bytes) for head, each in expected(step, part).items()}
+    size = reply_bytes(policy.layout, 1000, policy.depth, policy.support)
+    last = complete(step, Status.OK, size, 0)
+    assert found == {
+        MessageType.REPLY: (reply_head(step, part), size),
+        MessageType.COMPLETE: (last[:-CHECKSUM_BYTES], len(last)),
+    }
+
+
+def test_every_field_of_identity_changes_the_head():
+    """Nothing of what P13 compares is left out of the comparison of bytes."""
+    heads = {reply_head(STEP, PARTS[0])}
+    for field, value in {
+        "session": 8,
+        "slot": 4,
+        "generation": 8,
+        "round": 3,
+        "anchor": 40,
+        "context_version": 8,
+        "prefix_digest": bytes(16),
+    }.items():
+        heads.add(reply_head(replace(STEP, **{field: value}), PARTS[0]))
+    assert len(heads) == 8
