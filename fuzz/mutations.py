@@ -20,7 +20,14 @@ COMPLETE_SIZES_AT = 44
 FLOATS = tuple(
     bits.to_bytes(4, "little")
     for bits in (
-        *(0x00000000, 0x80000000, 0x7FC00000, 0x7F800000, 0xFF800000),  # zeros, NaN, infinities
+        *(
+            0x00000000,
+            0x80000000,
+            0x7FC00000,
+            0x7F800000,
+            0xFF800000,
+            0xBF800000,
+        ),  # zeros, NaN, infinities, -1
         *(0x00000001, 0x00800000, 0x007FFFFF, 0x7F7FFFFF),  # subnormal, smallest, largest
         *(0x3F800000, 0x3F800001, 0x3F7FFFFF, 0x40000000, 0x3E800000),  # one, beside it, 2, 1/4
         *(0x33800000, 0x33000000, 0x38000000),  # one ticket, half of one, some

@@ -136,6 +136,8 @@ class Campaign:
             done += block.cases
             self.outcomes += block.outcomes
             self.findings += block.findings
+            for finding in block.findings:  # at once: a campaign takes long
+                print(f"\nFINDING {finding}", file=sys.stderr, flush=True)
             self.memory.setdefault(block.process, []).append(block.resident)
             self.seconds = time.monotonic() - began
             found = self.outcomes["FINDING"]
