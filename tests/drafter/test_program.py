@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from draftwire.drafter.engine import one_by_one
 from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
-from draftwire.errors import ConfigurationError, ProtocolError
+from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
 from draftwire.session.asking import AskingSession
 from draftwire.session.link import AgreedEvent, Link
 from draftwire.session.proposal import Dropped, Proposal, Received
@@ -240,6 +242,45 @@ def test_a_verifier_with_fifty_sessions_that_wait_does_not_keep_another_waiting(
     many.receive()
     assert all(isinstance(results[-1], Proposal) for results in many.results.values())
     assert engine.batches[3:] == [8] * 15 + [3] * 3
+
+
+def test_a_step_in_a_slot_that_was_not_agreed_ends_its_own_connection_alone() -> None:
+    program = program_of(ToyDrafter(mixed(V, 2), V), max_sessions=3, max_slots=2)
+    peer, other = Peer(program), Peer(program)
+    other.open(1, (4,))
+    other.ask(1, DENSE)
+    peer.open(1, (1,), slot=2)
+    peer.ask(1, DENSE)
+    assert peer.connection.closing
+    assert peer.connection.error is not None
+    assert peer.connection.error.code is ProtocolErrorCode.LIMIT_EXCEEDED
+    assert peer.connection.error.field == "slot"
+    program.draft()
+    other.receive()
+    assert isinstance(other.results[1][0], Proposal)
+
+
+@dataclass
+class OneAtATime(ToyDrafter):
+    """An engine that takes one context at a time, and says so by the way it extends."""
+
+    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+        alone = super().extend
+        return one_by_one(lambda context, tokens: alone([(context, tokens)])[0], batch)
+
+
+def test_an_engine_that_takes_one_context_at_a_time_drafts_the_same() -> None:
+    drawn = []
+    for kind in (ToyDrafter, OneAtATime):
+        program = program_of(kind(mixed(V, 2), V))
+        peer = Peer(program)
+        for session in (1, 2, 3):
+            peer.open(session, (session, 5))
+            peer.ask(session, DENSE)
+        program.draft()
+        peer.receive()
+        drawn.append([tokens_of(peer.results[session][0]) for session in (1, 2, 3)])
+    assert drawn[0] == drawn[1]
 
 
 class Failing(ToyDrafter):

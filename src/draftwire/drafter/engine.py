@@ -5,7 +5,7 @@ The engine knows nothing of sockets, policies, counts or words. It turns tokens 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -69,6 +69,19 @@ class DraftEngine(Protocol[Context]):
         """Feed at least one token to each context and return the logits after the last one.
 
         batch: B different contexts, each with its new tokens (lengths may differ). Returns binary32
-        (B, V), rows in the order of the batch; a row depends on its own tokens alone, up to the
-        rounding of the model's own arithmetic. Raises only when the whole batch failed.
+        (B, V), rows in the order of the batch; a row depends on its own tokens alone. Where it does
+        so to the bit, a seed repeats its text in any company; where the model's rounding depends
+        on the batch, the law is the same. Raises only when the whole batch failed.
         """
+
+
+def one_by_one(
+    extend: Callable[[Context, Sequence[int]], NDArray[np.float32]],
+    batch: Sequence[tuple[Context, Sequence[int]]],
+) -> NDArray[np.float32]:
+    """Return what ``DraftEngine.extend`` does, for an engine that takes one context at a time.
+
+    extend: feeds tokens to one context, returns binary32 (V,). When it raises, the contexts that it
+    had not come to are as before.
+    """
+    return np.stack([extend(context, tokens) for context, tokens in batch])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwire.drafter.engine import one_by_one
 from draftwire.engines.hf.batch import batched
 from draftwire.engines.hf.identity import (
     checkpoint_identity,
@@ -109,14 +111,18 @@ class HfDraftEngine:
         pass of its own, by its own length alone. When the model raises, the contexts whose pass
         it was and those that it had not come to are as before.
         """
+        if self._batched is None:
+            return one_by_one(self._alone, batch)
+        together = [len(tokens) <= LONGEST_TOGETHER for _, tokens in batch]
         rows = np.empty((len(batch), self.vocab_size), dtype=np.float32)
-        together = []
         for at, (context, tokens) in enumerate(batch):
-            if self._batched is not None and len(tokens) <= LONGEST_TOGETHER:
-                together.append(at)
-            else:
-                rows[at] = context.extend(tokens)[0, : self.vocab_size].cpu().numpy()
-        if self._batched is not None and together:
-            logits = self._batched.extend([batch[at] for at in together])
+            if not together[at]:
+                rows[at] = self._alone(context, tokens)
+        if any(together):
+            logits = self._batched.extend(list(compress(batch, together)))
             rows[together] = logits[:, : self.vocab_size].cpu().numpy()
         return rows
+
+    def _alone(self, context: CachedSequence, tokens: Sequence[int]) -> NDArray[np.float32]:
+        row: NDArray[np.float32] = context.extend(tokens)[0, : self.vocab_size].cpu().numpy()
+        return row
