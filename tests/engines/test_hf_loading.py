@@ -63,9 +63,10 @@ def test_a_folder_without_a_configuration(folder: Path) -> None:
         load_folder(folder)
 
 
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe", b""])
-def test_a_configuration_that_is_no_json_object(folder: Path, content: bytes) -> None:
-    (folder / "config.json").write_bytes(content)
+def test_a_configuration_that_is_no_json_object(folder: Path, content: bytes, name: str) -> None:
+    (folder / name).write_bytes(content)
     with pytest.raises(ModelError, match="not a JSON object"):
         load_folder(folder)
 

@@ -22,6 +22,7 @@ from draftwire.verifier.client import ClientRequest, DraftClient
 from draftwire.verifier.drafting import Drafted, Miss, MissReason
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.hello import verifier_hello
+from draftwire.verifier.local import ProgramChannel
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
@@ -60,6 +61,44 @@ class Planned:
 
     def close(self) -> None:
         self.inner.close()
+
+
+class Counting:
+    """A channel that counts the bytes that come."""
+
+    def __init__(self, inner: Channel) -> None:
+        self.inner = inner
+        self.received = 0
+
+    def send(self, parts: Sequence[Part], deadline: float) -> None:
+        self.inner.send(parts, deadline)
+
+    def receive_into(self, buffer: memoryview, deadline: float) -> int:
+        count = self.inner.receive_into(buffer, deadline)
+        self.received += count
+        return count
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.mark.parametrize("key", [b"", bytes(range(32))])
+def test_every_byte_of_an_answer_is_counted_its_macs_too(key: bytes):
+    target, engine = pair_of_toys()
+    program = DrafterProgram(engine, DrafterConfig(), key=key)
+    channel = Counting(ProgramChannel(program))
+    with DraftClient(
+        lambda until: channel,
+        verifier_hello(target),
+        deadline=1e9,
+        connect_timeout=1e9,
+        key=key,
+    ) as client:
+        request = client.open(PROMPT, 7)
+        client.connect()
+        greeted = channel.received
+        assert isinstance(request.propose(POLICY), Proposal)
+        assert request.traffic.received == channel.received - greeted
 
 
 def run_with(

@@ -15,6 +15,7 @@ from draftwire.verifier.sampling import Sampling
     ("name", "value"),
     [
         ("temperature", -0.1),
+        ("temperature", 1e-300),
         ("temperature", math.nan),
         ("temperature", math.inf),
         ("top_p", 0.0),

@@ -17,7 +17,6 @@ from draftwire.cli.operations import serving_metrics
 from draftwire.cli.progress import Counting
 from draftwire.cli.screen import TextStream, wants_colour
 from draftwire.cli.summary import line, report_lines
-from draftwire.errors import ConfigurationError
 from draftwire.operations.logs import logging_to
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.generate import Generation, generate
@@ -43,16 +42,10 @@ def sampling_of(options: GenerateOptions) -> Sampling:
 
 def policy_of(options: GenerateOptions, vocab_size: int) -> ProposalPolicy:
     """Return how proposals are made: the request's own restrictions hold for q as well."""
-    support = options.layout.support
-    if support > vocab_size:
-        raise ConfigurationError(
-            f"--layout {options.layout} is wider than the target's vocabulary of {vocab_size} ids:"
-            " use --layout dense"
-        )
     return policy_like(
         options.layout.layout,
         options.depth,
-        support,
+        min(options.layout.support, vocab_size),  # of a small vocabulary, every id
         vocab_size,
         temperature=options.draft_temperature,
         top_k=options.top_k,

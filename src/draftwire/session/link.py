@@ -33,7 +33,16 @@ from draftwire.wire.messages import (
     Pong,
     Proof,
 )
-from draftwire.wire.registry import HANDSHAKE_TYPES, MessageType, Role
+from draftwire.wire.registry import (
+    FRAME_MAC_BYTES,
+    HANDSHAKE_TYPES,
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    MessageType,
+    Role,
+)
+
+FRAME_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
 
 
 class LinkState(Enum):
@@ -160,6 +169,11 @@ class Link:
     def role(self) -> Role:
         """This side's role."""
         return self._mine.role
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of a frame beside its payload, as frames come now: a MAC belongs to them."""
+        return FRAME_BYTES if self._sealer is None else FRAME_BYTES + FRAME_MAC_BYTES
 
     @property
     def closed(self) -> bool:

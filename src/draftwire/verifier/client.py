@@ -39,14 +39,13 @@ from draftwire.verifier.request import ClientRequest
 from draftwire.verifier.totals import Totals
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import Complete, ErrorMessage, Hello, ProposalPolicy, Reply
-from draftwire.wire.registry import HEADER_BYTES, NONCE_BYTES, TRAILER_BYTES
+from draftwire.wire.registry import NONCE_BYTES
 
 __all__ = ["ClientRequest", "DraftClient"]
 
 QUIET_SECONDS: Final = 1.0  # without a word, and the end of a connection is looked for first
 GLANCE_SECONDS: Final = 0.001
 KEEP_SECONDS: Final = 30.0  # of silence here, after which a request that pauses says PING
-_FRAME_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
 _ANSWERS: Final = (Reply, Complete, ErrorMessage)
 
 
@@ -365,7 +364,7 @@ class DraftClient:
         now = self.clock()
         event = link.filled(count, now)
         while event is not None:
-            self._follow(event, now)
+            self._follow(link, event, now)
             if self._link is not link:
                 return
             event = link.filled(0, now)
@@ -376,7 +375,7 @@ class DraftClient:
             except TimeoutError as error:  # half a PONG may be on its way: the framing is lost
                 raise ConnectionResetError("the drafter takes no bytes") from error
 
-    def _follow(self, event: Event, now: float) -> None:
+    def _follow(self, link: Link, event: Event, now: float) -> None:
         if isinstance(event, Closed):
             self._closed_by(event)
             return
@@ -392,7 +391,7 @@ class DraftClient:
         if request is None:
             self.counters.strays += 1
             return
-        size = event.payload_bytes + _FRAME_BYTES
+        size = event.payload_bytes + link.frame_bytes
         request.traffic.received += size
         self.counters.received += size
         result = request.asking.take(event, now)

@@ -13,6 +13,8 @@ from draftwire.exact.words import RequestKey
 
 SEED_LIMIT = 1 << 128
 STREAM_LIMIT = 1 << 64
+LEAST_TEMPERATURE = 1e-30
+"""Logits divided by less are infinite in binary32, and then there is no p."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,9 @@ class Sampling:
         texts = isinstance(self.stop, tuple | list) and all(isinstance(s, str) for s in self.stop)
         _check(texts, "stop", "a tuple of strings")  # one string would be as many as it has letters
         object.__setattr__(self, "stop", tuple(self.stop))
-        _check(self._finite("temperature") >= 0, "temperature", "a finite number, 0 or more")
+        heat = self._finite("temperature")
+        allowed = f"0 (greedy), or at least {LEAST_TEMPERATURE} and finite"
+        _check(heat == 0 or heat >= LEAST_TEMPERATURE, "temperature", allowed)
         _check(0 < self._finite("top_p") <= 1, "top_p", "above 0 and at most 1 (1 = off)")
         _check(self.top_k >= 0, "top_k", "0 (off) or more")
         _check(0 <= self._finite("min_p") <= 1, "min_p", "between 0 (off) and 1")

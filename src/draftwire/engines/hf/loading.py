@@ -98,15 +98,22 @@ def _require_files(path: Path) -> None:
     config = path / "config.json"
     if not config.is_file():
         raise ModelError(f"{path} is not a transformers model: it has no config.json")
-    try:
-        readable = isinstance(json.loads(config.read_text(encoding="utf-8")), dict)
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        readable = False
-    if not readable:
-        raise ModelError(f"{config} is not a JSON object")
+    _require_object(config)
+    generation = path / "generation_config.json"
+    if generation.is_file():  # transformers would go on without a damaged one, and its end tokens
+        _require_object(generation)
     if not any(any(path.glob(pattern)) for pattern in WEIGHT_PATTERNS):
         raise ModelError(f"{path} has no weights (looked for {', '.join(WEIGHT_PATTERNS)})")
     _require_tokenizer(path)
+
+
+def _require_object(path: Path) -> None:
+    try:
+        readable = isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        readable = False
+    if not readable:
+        raise ModelError(f"{path} is not a JSON object")
 
 
 def _require_complete(path: Path, info: Any) -> None:
