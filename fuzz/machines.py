@@ -13,6 +13,7 @@ from draftwire.session.asking import AskingSession, Dropped, Proposal
 from draftwire.session.link import AgreedEvent, Closed, Event, Link
 from draftwire.session.proposal import Received
 from draftwire.session.table import State
+from draftwire.wire.agreement import require_policy
 from draftwire.wire.messages import Hello, ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome, WireVersion
 from fuzz.pieces import Keyed
@@ -210,12 +211,19 @@ class Verifier:
 
     def begin(self, session: AskingSession, action: Action) -> None:
         """Begin the next round, or end the session."""
+        if self.link.agreed is None:
+            raise AssertionError("a round without an agreement")
         if action.do == "finish":
             for message in session.finish():
                 self.link.send(message)
         elif action.policy is None or session.room() < action.policy.depth:
             session.skip()
         else:
+            try:
+                require_policy(self.link.agreed, action.policy)
+            except ProtocolError as error:  # P7: a verifier refuses what cannot carry its own
+                self.take(self.link.refuse(error))
+                return
             self.link.send(session.ask(action.policy, 0.0, LATEST))
 
     def settle(self, session: AskingSession) -> None:
