@@ -34,7 +34,7 @@ from draftwire.verifier.drafting import Drafted
 from draftwire.verifier.greeting import FAREWELL_SECONDS, greet, say_why
 from draftwire.verifier.inflight import InFlight
 from draftwire.verifier.journal import ClientJournal
-from draftwire.verifier.pacing import ConnectPacing
+from draftwire.verifier.pacing import ConnectPacing, Silence
 from draftwire.verifier.request import ClientRequest
 from draftwire.verifier.totals import Totals
 from draftwire.wire.agreement import Agreed
@@ -97,6 +97,7 @@ class DraftClient:
         self._channel: Channel | None = None
         self._link: Link | None = None
         self._pacing = ConnectPacing()
+        self._silence = Silence(deadline)
         self._requests: dict[int, ClientRequest] = {}
         self._opened = 0
         self._spoke_at = 0.0  # when something was last sent
@@ -136,6 +137,7 @@ class DraftClient:
             return self._link.agreed
         deadline = self.clock() + self.connect_timeout
         deadline = deadline if until is None else min(deadline, until)
+        self._silence.heard()
         self._channel = self._dial(deadline)
         nonce = self._entropy(NONCE_BYTES) if self._key else b""
         self._link = Link(self._hello, self.clock(), self._key, nonce)
@@ -255,6 +257,7 @@ class DraftClient:
         assert channel is not None
         assert link is not None
         self._spoke_at = now = self.clock()
+        self._silence.asked(now)
         opens = any(request.asking.opens for request, _ in asked)
         deadline = now + self._deadline.seconds(opens=opens)
         deadline = deadline if until is None else min(deadline, until)
@@ -288,6 +291,8 @@ class DraftClient:
                 self._receive(channel, link, deadline)
             except TimeoutError:
                 self._rounds.give_up(DropReason.MISSED_DEADLINE)
+                if self._silence.too_long(self.clock()):
+                    self._lost_connection(DropReason.DISCONNECTED, "nothing is heard of it")
             except ConnectionError as error:
                 self._lost_connection(DropReason.DISCONNECTED, str(error))
         results = self._rounds.take(request for request, _ in asked)
@@ -361,6 +366,7 @@ class DraftClient:
     def _receive(self, channel: Channel, link: Link, deadline: float) -> None:
         """Wait for bytes once, and follow every event that they complete."""
         count = channel.receive_into(link.buffer(), deadline)
+        self._silence.heard()
         now = self.clock()
         event = link.filled(count, now)
         while event is not None:
@@ -401,7 +407,8 @@ class DraftClient:
     def _closed_by(self, event: Closed) -> None:
         """The framing broke, or the peer refused: the rounds are lost, and the connection."""
         error = event.error
-        reason = DropReason.CORRUPT
+        surprise = error is not None and error.code is ProtocolErrorCode.UNEXPECTED_MESSAGE
+        reason = DropReason.UNEXPECTED if surprise else DropReason.CORRUPT
         if isinstance(error, RemoteError):
             leaving = error.code is ProtocolErrorCode.SHUTTING_DOWN
             reason = DropReason.DECLINED_SHUTTING_DOWN if leaving else DropReason.REFUSED

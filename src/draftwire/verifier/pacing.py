@@ -1,4 +1,4 @@
-"""When to ask again after something was lost: at once after one loss, then ever more seldom."""
+"""When to ask again after something was lost, and when to give a silent connection up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Final
 MOST_ROUNDS: Final = 64
 FIRST_SECONDS: Final = 0.1
 MOST_SECONDS: Final = 5.0
+SILENT_SECONDS: Final = 10.0
+SILENT_DEADLINES: Final = 10
+SILENT_ROUNDS: Final = 3
 
 
 class RoundPacing:
@@ -59,3 +62,35 @@ class ConnectPacing:
         """A connection is there, and both HELLOs."""
         self._wait = 0.0
         self._not_before = 0.0
+
+
+class Silence:
+    """Whether a connection that nothing is heard on is to be taken for dead.
+
+    It is after three questions, ten seconds and ten deadlines without a byte in return: a line that
+    lost its other end without a word (half-open), or a peer that will never answer. A drafter that
+    is slow is heard late, which is heard; a machine that was suspended has asked once. Times are
+    seconds of the caller's clock.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        """deadline: of a round."""
+        self._patience = max(SILENT_SECONDS, SILENT_DEADLINES * deadline)
+        self._since: float | None = None
+        self._asked = 0
+
+    def asked(self, now: float) -> None:
+        """Something was asked."""
+        self._asked += 1
+        if self._since is None:
+            self._since = now
+
+    def heard(self) -> None:
+        """Bytes came, or the connection is another one."""
+        self._since, self._asked = None, 0
+
+    def too_long(self, now: float) -> bool:
+        """Say whether it has lasted too long."""
+        if self._since is None or self._asked < SILENT_ROUNDS:
+            return False
+        return now - self._since >= self._patience

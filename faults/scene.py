@@ -1,0 +1,432 @@
+"""One cell of the matrix: a request, and one fault in one state of its session.
+
+The same scene runs three ways: seeded without the fault, seeded with it, and, over a pair of models
+that is small enough, for every word that any draw can read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftwire.drafter.program import DrafterConfig
+from draftwire.drafter.propose import ProposalSource
+from draftwire.errors import DraftwireError
+from draftwire.exact.words import ProposalWords, WordSource
+from draftwire.operations.logs import QueuedHandler
+from draftwire.session.reasons import DropReason
+from draftwire.session.table import State
+from draftwire.verifier.breaker import Breaker, Choice
+from draftwire.verifier.client import ClientRequest, DraftClient
+from draftwire.verifier.generate import Generation, generate
+from draftwire.verifier.hello import verifier_hello
+from draftwire.verifier.report import Report
+from draftwire.verifier.sampling import Sampling
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout, LayoutSet, MessageType, WireVersion
+from faults.frames import kind_of
+from faults.world import Arrivals, Channel, Line, Way, World
+from tests.toys import Table, ToyDrafter, ToyRequest, ToyTarget, mixed
+
+DEADLINE: Final = 1.0
+CONNECT: Final = 1.0
+PASS: Final = 0.2  # seconds of a forward pass of the target
+KEY: Final = b"k" * 32
+PROMPT: Final = (1, 0)
+
+
+class Moment(Enum):
+    """The states in which a fault strikes; the value says what is under way then."""
+
+    PROVING = "key being proved"
+    GREETING = "before HELLO"
+    GREETED = "HELLO answered"
+    AGREED = "agreed and idle"
+    OPENING = "session opening"
+    ASKED = "round asked"
+    REPLYING = "reply arriving"
+    REPLIED = "reply there, not its end"
+    PROPOSED = "proposal ready"
+    COMMITTED = "committed"
+    TARGET_ONLY = "target-only"
+    ENDING = "cancelled"
+
+
+UNDER_WAY: Final = {
+    Moment.PROVING: (Way.BACK, MessageType.CHALLENGE),
+    Moment.GREETING: (Way.THERE, MessageType.HELLO),
+    Moment.GREETED: (Way.BACK, MessageType.HELLO),
+    Moment.AGREED: (Way.BACK, MessageType.PONG),
+    Moment.OPENING: (Way.THERE, MessageType.STEP),
+    Moment.ASKED: (Way.THERE, MessageType.STEP),
+    Moment.REPLYING: (Way.BACK, MessageType.REPLY),
+    Moment.REPLIED: (Way.BACK, MessageType.COMPLETE),
+    Moment.ENDING: (Way.THERE, MessageType.CANCEL),
+}
+"""The frame that a fault of a frame hits; in the other states none is under way."""
+
+SESSION_STATE: Final = {
+    Moment.OPENING: State.IDLE,
+    Moment.ASKED: State.ASKED,
+    Moment.REPLYING: State.ASKED,
+    Moment.REPLIED: State.REPLIED,
+    Moment.PROPOSED: State.PROPOSED,
+    Moment.COMMITTED: State.OPEN,
+    Moment.TARGET_ONLY: State.TARGET_ONLY,
+    Moment.ENDING: State.ENDED,
+}
+"""The state of the session's table that each moment is; the others are states of the link."""
+
+BETWEEN: Final = frozenset(Moment) - frozenset(UNDER_WAY)
+
+
+class Strike(Protocol):
+    """What a fault does when its moment has come; ``frame``: what is under way, None = nothing."""
+
+    def __call__(self, scene: Scene, frame: bytes | None) -> Arrivals:
+        """Return what arrives in the frame's place."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A request and the pair of models that it runs over. round: the one that is struck."""
+
+    p: Table
+    q: Table
+    vocab_size: int
+    policy: ProposalPolicy
+    tokens: int
+    round: int
+
+
+@dataclass
+class Told:
+    """What a run has come to."""
+
+    texts: list[tuple[int, ...]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    misses: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)
+    strays: int = 0
+    connections: int = 0
+    generations: list[int] = field(default_factory=list)
+    resumed: bool = False
+    longest: float = 0.0
+    struck: bool = False
+    jumped: float = 0.0  # seconds that the clock was set ahead
+
+
+class _Client(DraftClient):
+    """Remembers the requests that were opened."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        """As a DraftClient."""
+        super().__init__(*arguments, **named)
+        self.opened: list[ClientRequest] = []
+
+    def open(self, prompt: Sequence[int], proposal_key: int) -> ClientRequest:
+        """Begin drafting for one request."""
+        request = super().open(prompt, proposal_key)
+        self.opened.append(request)
+        return request
+
+
+class _Target(ToyTarget):
+    """A pass takes time, and during it a proposal is ready, or the round is target-only."""
+
+    scene: Scene
+
+    def score(
+        self, context: ToyRequest, committed: Sequence[int], drafts: Sequence[int]
+    ) -> NDArray[np.float64]:
+        """Return the weights of p."""
+        self.scene.between(Moment.PROPOSED if drafts else Moment.TARGET_ONLY)
+        self.scene.world.clock.now += PASS
+        return super().score(context, committed, drafts)
+
+
+class _Leaving(Breaker):
+    """Leaves out the round that is to be target-only, whatever anything costs."""
+
+    def __init__(self, round: int) -> None:
+        """round: which."""
+        super().__init__()
+        self._left = round
+
+    def admits(self) -> Choice:
+        """Decide by counting alone."""
+        self._left -= 1
+        return Choice.DRAFT if self._left else Choice.SAMPLE
+
+    def finished(self, *arguments: Any, **named: Any) -> bool:
+        """Learn nothing."""
+        return False
+
+
+@dataclass
+class Scene:
+    """strike: None = nothing happens. after: what happens to every later frame. rounds: STEPs."""
+
+    moment: Moment
+    version: WireVersion
+    size: Size
+    strike: Strike | None
+    source: ProposalSource = ProposalWords
+    words: WordSource | None = None
+    again: bool = False  # whether another request follows, over the same client
+    single: bool = False  # whether nothing follows the first request, whatever the moment
+    pinned: bool = False  # whether the first request is given up once it was struck
+    rounds: int = 0
+    held: dict[Way, bytes] = field(default_factory=dict)
+    last: dict[MessageType, bytes] = field(default_factory=dict)
+    after: Callable[[bytes], Arrivals] | None = None
+    told: Told = field(default_factory=Told)
+    way: Way = Way.BACK
+    exit: ExitStack = field(default_factory=ExitStack)
+    must_lose: QueuedHandler | None = None
+
+    def __post_init__(self) -> None:
+        """Start the drafter and make a client."""
+        v1 = self.version is WireVersion.V1
+        config = DrafterConfig(
+            version=self.version,
+            layouts=LayoutSet.IDS_ONLY if v1 else LayoutSet.DENSE | LayoutSet.SPARSE,
+        )
+        key = KEY if self.moment is Moment.PROVING else b""
+        size = self.size
+        self.world = World(
+            lambda: ToyDrafter(size.q, size.vocab_size), config, source=self.source, key=key
+        )
+        self.world.passing = self.passing
+        self.target = _Target(size.p, size.vocab_size)
+        self.target.scene = self
+        self.key = key
+        self.client = self.new_client()
+
+    def new_client(self) -> _Client:
+        """Return a verifier of its own."""
+        leaves = self.moment is Moment.TARGET_ONLY
+        return _Client(
+            self._dial,
+            verifier_hello(self.target, version=self.version),
+            deadline=DEADLINE,
+            connect_timeout=CONNECT,
+            clock=self.world.clock,
+            key=self.key,
+            entropy=self.world.entropy,
+            breaker=_Leaving(self.size.round + 1) if leaves else None,
+        )
+
+    @property
+    def line(self) -> Line | None:
+        """The connection that was made last."""
+        return None if self._channel is None else self._channel.line
+
+    _channel: Channel | None = None
+
+    def _dial(self, until: float) -> Channel:
+        self._channel = self.world.dial(until)
+        self.held.clear()
+        return self._channel
+
+    # what happens to frames
+
+    def passing(self, line: Line, way: Way, frame: bytes) -> Arrivals:
+        """Let a frame pass, or strike."""
+        kind = kind_of(frame)
+        self.rounds += kind is MessageType.STEP
+        if kind in (MessageType.REPLY, MessageType.COMPLETE):
+            self.last[kind] = frame
+        if self._due(way, kind):
+            return self._strike(way, frame)
+        arrivals = [(0.0, frame)] if self.after is None else self.after(frame)
+        if way in self.held:  # it is overtaken by this one
+            arrivals.append((0.0, self.held.pop(way)))
+        return arrivals
+
+    def between(self, moment: Moment) -> None:
+        """Strike where nothing is under way, if this is the moment."""
+        if self.moment is not moment or self.told.struck or self.rounds != self.size.round:
+            return
+        arrivals = self._strike(Way.BACK, None)
+        line = self.line
+        if line is not None and not line.ended and not line.dead:
+            for seconds, piece in arrivals:
+                line.put(Way.BACK, self.world.clock.now + seconds, piece)
+
+    def _strike(self, way: Way, frame: bytes | None) -> Arrivals:
+        self.told.struck, self.way = True, way
+        if self._report is not None:
+            self._drafted_before = self._report.drafted_rounds
+        if self.strike is None:
+            return [] if frame is None else [(0.0, frame)]
+        return self.strike(self, frame)
+
+    def _due(self, way: Way, kind: MessageType) -> bool:
+        if self.told.struck or UNDER_WAY.get(self.moment) != (way, kind):
+            return False
+        if self.moment in (Moment.ASKED, Moment.REPLYING, Moment.REPLIED):
+            return self.rounds == self.size.round
+        return True
+
+    # the run
+
+    def run(self) -> Told:
+        """Run the request (and the one after it); what is wrong is told, nothing raises."""
+        with self.exit:
+            self._run()
+        if self.must_lose is not None and not self.must_lose.lost:
+            self.told.wrong.append("no line of the log was lost")
+        return self.told
+
+    def orphan(self) -> None:
+        """This verifier is gone without a word; another one takes its place."""
+        self.orphaned = True
+
+    orphaned: bool = False
+
+    def neighbour(self) -> None:
+        """Another verifier begins a request at the same drafter, and is gone amid it."""
+        passing, self.world.passing = self.world.passing, lambda line, way, frame: [(0.0, frame)]
+        channel, rounds = self._channel, self.rounds
+        client = self.new_client()
+        request = client.open(PROMPT, 77)
+        if not self.key:
+            request.propose(self.size.policy)
+        other = self.line
+        if other is not None and other is not (None if channel is None else channel.line):
+            self.world.hang_up(other)
+        self._channel, self.rounds = channel, rounds
+        self.world.passing = passing
+
+    def _run(self) -> None:
+        try:
+            if self.moment is Moment.AGREED:
+                self._ping()
+            if not self.orphaned:
+                self._request(seed=1)
+            if self.orphaned:
+                self._replaced = True
+                self.client = self.new_client()
+                self._request(seed=1)
+            if (self.again or self.moment is Moment.ENDING) and not self.single:
+                self._request(seed=2)
+            self.client.close()
+        except DraftwireError as error:
+            self.told.wrong.append(f"raised {type(error).__name__}: {error}")
+        self._settle()
+
+    def _ping(self) -> None:
+        try:
+            self.client.ping()
+        except DraftwireError:
+            return  # a PING may be lost; what counts is what follows
+
+    def _request(self, seed: int) -> None:
+        size, v1 = self.size, self.version is WireVersion.V1
+        sampling = Sampling(temperature=0.0 if v1 else 1.0, seed=seed, max_tokens=size.tokens)
+        run = generate(self.target, self.client, PROMPT, sampling, size.policy, words=self.words)
+        self._drafted_before = 0
+        self._report = run.report
+        told: list[int] = []
+        while True:
+            began, at = self.world.clock.now, run.report.rounds
+            emission = next(run, None)
+            if run.report.rounds != at:
+                self.told.longest = max(self.told.longest, self.world.clock.now - began)
+            if emission is None:
+                break
+            if emission.index != len(told):
+                self.told.wrong.append(f"token {len(told)} is numbered {emission.index}")
+            told.append(emission.token)
+            if len(told) == len(run.tokens) and emission.finish is None:
+                self.between(Moment.COMMITTED)
+            if self.told.struck and run.report.drafted_rounds > self._drafted_before:
+                self.told.resumed = True
+            if self.told.struck and self.pinned and seed == 1:
+                break
+            if self.orphaned and not self._replaced:
+                run.close()  # as its process would: nothing more is sent, the line has gone
+                return
+        self._check(run, told, whole=not (self.pinned and seed == 1))
+
+    _drafted_before: int = 0
+    _replaced: bool = False
+    _report: Report | None = None
+
+    def _check(self, run: Generation[ToyRequest], told: list[int], *, whole: bool) -> None:
+        request = self.client.opened[-1]
+        wrong = self.told.wrong
+        if whole and len(told) != self.size.tokens:
+            wrong.append(f"{len(told)} tokens of {self.size.tokens}")
+        if tuple(told) != tuple(run.tokens)[: len(told)]:
+            wrong.append("what was emitted is not what was committed")
+        if request.asking.tokens != (*PROMPT, *run.tokens):
+            wrong.append("the session's prefix is not the text")
+        run.close()
+        report = run.report
+        if report.drafted != report.verified + sum(report.discarded.values()):
+            wrong.append("a draft is in no count")
+        if whole:
+            self.told.texts.append(tuple(told))
+        self.told.generations.append(request.asking.generation)
+        self.told.misses.update({reason.value: n for reason, n in report.misses.items()})
+
+    def _settle(self) -> None:
+        client, told = self.client, self.told
+        if self.moment is Moment.TARGET_ONLY:
+            told.misses.subtract({"sampled": told.misses["sampled"]})
+        told.misses = +told.misses
+        drops = Counter({reason.value: n for reason, n in client.counters.drops.items()})
+        lost = {r.value for r in DropReason} & set(told.misses)
+        told.ignored = drops - Counter({name: told.misses[name] for name in lost})
+        told.strays = client.counters.strays
+        told.connections = client.counters.connections
+        dead = sum(line.dead for line in self.world.lines)
+        if len(self.world.program.connections) > dead:
+            told.wrong.append("the drafter holds a connection that is over")
+        if not dead and self.world.model.contexts:
+            told.wrong.append("the drafter holds a session that is over")
+        if self.target.requests:
+            told.wrong.append("the target holds a request that is over")
+
+
+def long_request(version: WireVersion, tokens: int = 40) -> Size:
+    """A request that shows what happens after the fault; its third round is struck."""
+
+    v1 = version is WireVersion.V1
+    policy = (
+        ProposalPolicy(Layout.IDS_ONLY, 3, 0.0)
+        if v1
+        else ProposalPolicy(Layout.SPARSE, 3, 1.0, support=6)
+    )
+    return Size(mixed(11, 1), mixed(11, 1, sharpness=1.2), 11, policy, tokens=tokens, round=3)
+
+
+_PAIRS: Final = (((1, 1), (2, 0)), ((2, 0), (1, 1)), ((1, 1), (1, 1)), ((1, 1), (0, 2)))
+
+
+def _place(context: tuple[int, ...]) -> int:
+    value = 3
+    for token in context:
+        value = (value * 31 + token + 7) % 104729
+    return value % len(_PAIRS)
+
+
+TINY: Final = Size(
+    lambda context: _PAIRS[_place(context)][0],
+    lambda context: _PAIRS[_place(context)][1],
+    vocab_size=2,
+    policy=ProposalPolicy(Layout.DENSE, 1, 1.0),
+    tokens=4,
+    round=2,
+)
+"""Halves alone: two words stand for all 2^24, so its law can be enumerated. Depth 1, so that every
+text has a second round."""
