@@ -1,0 +1,117 @@
+"""How long a round takes when its drafter dies in it: at most its deadline and a tenth of that.
+
+Many rounds, each hit: the drafter, a process of its own, is killed (-9) or stopped (SIGSTOP) while
+it works on the proposal. Measured is the round, from the question to its end without a proposal.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftwire.drafter.program import DrafterConfig
+from draftwire.transport.tcp import Address
+from draftwire.verifier.drafting import Miss
+from draftwire.verifier.remote import RemoteDrafter
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout, Outcome
+from faults import models, processes
+from tests.toys import ToyContext, ToyDrafter
+
+DEADLINE: Final = 0.1
+MOST: Final = 1.1
+"""Of the deadline, at the 99th percentile."""
+HIT_AFTER: Final = 0.02  # seconds from the question
+_POLICY: Final = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=8)
+_START_SECONDS: Final = 20.0
+
+
+@dataclass
+class Stalls:
+    """The seconds of every round that was hit."""
+
+    how: str
+    seconds: list[float] = field(default_factory=list)
+    wrong: int = 0  # rounds that ended otherwise than by a miss
+
+    @property
+    def p99(self) -> float:
+        """The 99th percentile, in seconds: the smallest that 99 of 100 do not exceed."""
+        return sorted(self.seconds)[-(-99 * len(self.seconds) // 100) - 1]
+
+    @property
+    def met(self) -> bool:
+        """Whether the promise holds."""
+        return not self.wrong and self.p99 <= MOST * DEADLINE
+
+    def line(self) -> str:
+        """What is printed."""
+        return (
+            f"drafter {self.how} in {len(self.seconds)} rounds, deadline {DEADLINE * 1e3:.0f} ms:"
+            f" p50 {np.median(self.seconds) * 1e3:.1f} ms, p99 {self.p99 * 1e3:.1f} ms,"
+            f" longest {max(self.seconds) * 1e3:.1f} ms: {'held' if self.met else 'NOT HELD'}"
+        )
+
+
+@dataclass
+class Slow(ToyDrafter):
+    """Takes longer for a pass than any deadline, from the second on: what hits it hits it there."""
+
+    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+        """Return logits, late."""
+        time.sleep(10 * DEADLINE)
+        return super().extend(batch)
+
+
+def measure(how: str, rounds: int) -> Stalls:
+    """Hit so many rounds; how: ``killed`` or ``stopped``."""
+    hit: Callable[[BaseProcess], None] = _kill if how == "killed" else processes.pause
+    stalls = Stalls(how)
+    address = processes.free_address()
+    for _ in range(rounds):
+        child = processes.start(processes.run_drafter, _slow(), DrafterConfig(), address)
+        try:
+            _one(address, child, hit, stalls)
+        finally:
+            processes.kill(child)
+    return stalls
+
+
+def _one(
+    address: Address, child: BaseProcess, hit: Callable[[BaseProcess], None], stalls: Stalls
+) -> None:
+    with RemoteDrafter(address, models.target(), deadline=DEADLINE) as drafter:
+        _connect(drafter)
+        request = drafter.open((1, 2, 3), 7)
+        timer = threading.Timer(HIT_AFTER, hit, [child])
+        timer.start()
+        began = time.perf_counter()
+        ended: Any = request.propose(_POLICY)
+        stalls.seconds.append(time.perf_counter() - began)
+        timer.join()
+        stalls.wrong += not isinstance(ended, Miss)
+        request.commit(Outcome.TARGET_ONLY, 0, [5])
+
+
+def _kill(child: BaseProcess) -> None:
+    child.kill()
+
+
+def _connect(drafter: RemoteDrafter) -> None:
+    until = time.monotonic() + _START_SECONDS
+    while drafter.reach() is not None:
+        if time.monotonic() > until:
+            raise TimeoutError("the drafter did not start")
+        time.sleep(0.005)
+
+
+def _slow() -> Slow:
+    made = models.drafter()
+    return Slow(made.table, made.vocab_size)
