@@ -71,6 +71,9 @@ test: $(VENV)/.dev-ready
 bench: $(VENV)/.dev-ready
 	$(BIN)/python -m bench.run $(if $(QUICK),--quick)
 
+faults: $(VENV)/.dev-ready
+	$(BIN)/python -m faults.run $(if $(QUICK),--quick)
+
 soak: $(VENV)/.dev-ready
 	$(BIN)/python -m faults.soak --seconds $(SECONDS_OF_SOAK)
 

@@ -315,7 +315,8 @@ class Scene:
             if self.orphaned:
                 self._replaced = True
                 self.client = self.new_client()
-                self._request(seed=1)
+                if self.moment is not Moment.ENDING:
+                    self._request(seed=1)
             if (self.again or self.moment is Moment.ENDING) and not self.single:
                 self._request(seed=2)
             self.client.close()

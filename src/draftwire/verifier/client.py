@@ -97,7 +97,7 @@ class DraftClient:
         self._channel: Channel | None = None
         self._link: Link | None = None
         self._pacing = ConnectPacing()
-        self._silence = Silence(deadline)
+        self._silence = Silence()
         self._requests: dict[int, ClientRequest] = {}
         self._opened = 0
         self._spoke_at = 0.0  # when something was last sent
@@ -291,7 +291,7 @@ class DraftClient:
                 self._receive(channel, link, deadline)
             except TimeoutError:
                 self._rounds.give_up(DropReason.MISSED_DEADLINE)
-                if self._silence.too_long(self.clock()):
+                if self._silence.too_long(self.clock(), self.deadline):
                     self._lost_connection(DropReason.DISCONNECTED, "nothing is heard of it")
             except ConnectionError as error:
                 self._lost_connection(DropReason.DISCONNECTED, str(error))

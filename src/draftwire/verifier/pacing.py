@@ -73,9 +73,8 @@ class Silence:
     seconds of the caller's clock.
     """
 
-    def __init__(self, deadline: float) -> None:
-        """deadline: of a round."""
-        self._patience = max(SILENT_SECONDS, SILENT_DEADLINES * deadline)
+    def __init__(self) -> None:
+        """Begin with nothing asked."""
         self._since: float | None = None
         self._asked = 0
 
@@ -89,8 +88,8 @@ class Silence:
         """Bytes came, or the connection is another one."""
         self._since, self._asked = None, 0
 
-    def too_long(self, now: float) -> bool:
-        """Say whether it has lasted too long."""
+    def too_long(self, now: float, deadline: float) -> bool:
+        """Say whether it has lasted too long; deadline: seconds of a round now."""
         if self._since is None or self._asked < SILENT_ROUNDS:
             return False
-        return now - self._since >= self._patience
+        return now - self._since >= max(SILENT_SECONDS, SILENT_DEADLINES * deadline)
