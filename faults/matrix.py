@@ -117,16 +117,15 @@ def _run_variant(
     longest = told.longest - told.jumped
     if longest > _most_seconds(told):
         cell.wrong.append(f"{name}: a round took {longest:.2f} s")
-    if told.texts == _without(fault, moment, version):
-        cell.held.add("same")
-        return
+    same = told.texts == _without(fault, moment, version)
     whole = not told.misses and set(told.generations) == {1}
     asked_otherwise = moment in (Moment.OPENING, Moment.ASKED) and name in _POLICY
-    if version is WireVersion.V1 or (
-        whole and fault.same_q and not asked_otherwise and not _is_lie(name)
-    ):
-        cell.wrong.append(f"{name}: the text is another one, and no round was lost")
-    if not _is_lie(name):
+    promised = whole and fault.same_q and not asked_otherwise and not _is_lie(name)
+    if version is WireVersion.V1 or promised:
+        cell.held.add("same")
+        if not same:
+            cell.wrong.append(f"{name}: the text is another one, and no round was lost")
+    elif not _is_lie(name):
         enumerate_once.setdefault(outcome, strike)
 
 
