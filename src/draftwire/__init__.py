@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from draftwire.engines.hf import remote_speculative as remote_speculative
     from draftwire.errors import DraftwireError as DraftwireError
     from draftwire.operations.metrics import register_metrics as register_metrics
+    from draftwire.session.staging import SlotPlan as SlotPlan
     from draftwire.transport.keys import PresharedKey as PresharedKey
     from draftwire.transport.tls import TlsFiles as TlsFiles
     from draftwire.verifier.breaker import Breaker as Breaker
@@ -45,6 +46,7 @@ _EXPORTS = {
     "RemoteDrafter": "draftwire.engines.hf",
     "Report": "draftwire.verifier.report",
     "Sampling": "draftwire.verifier.sampling",
+    "SlotPlan": "draftwire.session.staging",
     "TlsFiles": "draftwire.transport.tls",
     "embedded_folder": "draftwire.engines.hf",
     "generate": "draftwire.verifier.generate",

@@ -241,6 +241,12 @@ VERIFIER: Final[tuple[Family[VerifierView], ...]] = (
         lambda v: v.client.deadline,
     ),
     Family(
+        "draftwire_slots_in_use",
+        _G,
+        "Slots that hold a round in flight or a proposal that is being verified",
+        lambda v: 0 if v.client.slots is None else len(v.client.slots) - v.client.slots.free,
+    ),
+    Family(
         "draftwire_dropped_messages",
         _C,
         "Replies that were dropped, stale and duplicate ones included",

@@ -22,6 +22,7 @@ from draftwire.session.proposal import (
 )
 from draftwire.session.reasons import DECLINED, LOST_CODES, DropReason, reason_of
 from draftwire.session.shards import ShardFlight
+from draftwire.session.staging import Place, ReplySlots
 from draftwire.session.table import Input, State, advance
 from draftwire.wire.agreement import Agreed, require_policy
 from draftwire.wire.answer import Expected
@@ -53,7 +54,9 @@ class AskingSession:
     is in it (law 4).
 
     clock: seconds, to time the audit with; None = not timed. shard: what a reply holds where it is
-    one of several; proposals are then of that shard alone and not audited here (P29).
+    one of several; proposals are then of that shard alone and not audited here (P29). slots: where
+    replies go, shared by the sessions of one group; a proposal's dense rows lie in its slot until
+    the round is committed, or dropped. None = memory of their own.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class AskingSession:
         audit: bool = True,
         clock: Callable[[], float] | None = None,
         shard: Shard | None = None,
+        slots: ReplySlots | None = None,
     ) -> None:
         if not prompt:
             raise ValueError("a session begins with at least one committed token")
@@ -92,6 +96,7 @@ class AskingSession:
         self._last: CommitRider | None = None  # how the round before ended
         self._last_token: int | None = None  # and the token that was drawn in it
         self._held = Held()
+        self._place = Place(slots or ReplySlots.alone())
         self._flight_of = Flight if shard is None else partial(ShardFlight, part=shard)
 
     # what is committed
@@ -128,8 +133,8 @@ class AskingSession:
         """Return the depth that still fits into the drafter's context; 0 = ask no more."""
         if self._agreed is None or self.context_limit:
             return 0
-        room = min(self._agreed.max_context - len(self._prefix), self._agreed.max_depth)
-        return max(room, 0)
+        depth = self._place.slots.depth or self._agreed.max_depth
+        return max(min(self._agreed.max_context - len(self._prefix), depth), 0)
 
     # a round
 
@@ -148,8 +153,9 @@ class AskingSession:
         ConfigurationError if HELLO did not agree to the policy or the context has no room.
         """
         agreed = self._check_policy(policy)
-        opening = self._held.length is None
+        opening = self.opens
         following = advance(self.state, Input.OPENING if self.state is State.IDLE else Input.STEP)
+        self._place.take()
         if opening and self.round:
             # Nothing that the drafter may still hold is built upon: a new generation.
             following = advance(advance(self.state, Input.RESET), Input.OPENING)
@@ -236,9 +242,10 @@ class AskingSession:
         self._agreed = None
         return dropped
 
-    def connected(self, agreed: Agreed) -> None:
+    def connected(self, agreed: Agreed, slots: ReplySlots | None = None) -> None:
         """A connection with these limits is there (again); call it between two rounds."""
         self._agreed = agreed
+        self._place.slots = slots or self._place.slots
         self.context_limit = False
 
     def commit(self, accepted: int, outcome: Outcome, token: int | None) -> None:
@@ -253,6 +260,8 @@ class AskingSession:
         kept = [] if proposal is None else list(proposal.tokens[:accepted])
         self._prefix.extend(kept if token is None else [*kept, token])
         self._last, self._last_token = CommitRider(self.round, accepted, outcome), token
+        if proposal is not None:
+            self._place.release()
         self._proposal = None
 
     # the end
@@ -328,7 +337,7 @@ class AskingSession:
         flight = self._require_flight()
         flight.check_identity(reply)
         if not self._is_again(flight, received):
-            flight.hold(reply, received)
+            flight.hold(reply, received, self._place.arrive(flight.step.policy.depth))
             self.state = advance(self.state, Input.REPLY)
 
     def _is_again(self, flight: Flight, received: Received | Matched) -> bool:
@@ -351,7 +360,7 @@ class AskingSession:
                 flight.check_matched(matched)
                 return self._whole(flight, now)
             if not self._is_again(flight, matched):
-                flight.hold_matched(matched)
+                flight.hold_matched(matched, self._place.arrive(flight.step.policy.depth))
                 self.state = advance(self.state, Input.REPLY)
         except ProtocolError as error:
             return self._drop(reason_of(error), str(error))
@@ -374,6 +383,7 @@ class AskingSession:
 
     def _whole(self, flight: Flight, now: float) -> Proposal:
         self._audit_draws(flight)
+        self._place.publish()
         self.state = advance(self.state, Input.COMPLETE)
         self._held.shown(self.generation, self.round, len(self._prefix))
         self.round_trip = now - flight.asked_at
@@ -426,6 +436,7 @@ class AskingSession:
         self._forget()
 
     def _forget(self) -> None:
+        self._place.give_up()
         self._flight, self._proposal = None, None
 
     def _require_flight(self) -> Flight:
@@ -442,6 +453,7 @@ class AskingSession:
         require_policy(agreed, policy)
         if policy.depth < 1:
             raise ConfigurationError("the depth must be 1 or more; for none, skip the round")
+        self._place.require_room(policy.depth)
         if len(self._prefix) + policy.depth > agreed.max_context:
             raise ConfigurationError(
                 f"{len(self._prefix)} tokens and {policy.depth} drafts do not fit into the"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels import cpu
@@ -19,6 +19,10 @@ from draftwire.wire.codec import rows_of
 from draftwire.wire.messages import Complete, Reply, Step
 from draftwire.wire.registry import Layout
 from draftwire.wire.rows import tokens_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _CODE: Final = ProtocolErrorCode
 
@@ -76,10 +80,13 @@ class Flight:
         if (received.payload_bytes, received.checksum) != (self.payload_bytes, self.checksum):
             _refuse(_CODE.DUPLICATE_ROUND, "round", "two different replies to one round")
 
-    def hold(self, reply: Reply, received: Received) -> None:
-        """Take the q's of a REPLY into memory of their own (P12, P14); not yet a proposal."""
+    def hold(self, reply: Reply, received: Received, out: NDArray[np.int32] | None = None) -> None:
+        """Take the q's of a REPLY out of the receive buffer (P12, P14); not yet a proposal.
+
+        out: int32 (K, V) of the round's slot, where dense counts go; None = memory of their own.
+        """
         self.check_shape(reply, received.payload_bytes)
-        self.rows = decode_reply_rows(reply, self.vocab_size)
+        self.rows = decode_reply_rows(reply, self.vocab_size, out)
         self.tokens = tokens_of(reply.rows)
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
 
@@ -87,12 +94,13 @@ class Flight:
         """Return what the answer begins with, where every fixed field is as it was asked."""
         return expected(self.step, Part(0, 1, 0, self.vocab_size))
 
-    def hold_matched(self, reply: Matched) -> None:
+    def hold_matched(self, reply: Matched, out: NDArray[np.int32] | None = None) -> None:
         """Take the q's of a REPLY that begins as it must (P14); as :meth:`hold` does."""
         policy = self.step.policy
         width = self.vocab_size if policy.layout is Layout.DENSE else policy.support
         rows = rows_of(reply.tail, q_bytes(policy.layout, width))
-        self.rows = decode_rows(rows, policy.layout, width, self.step.anchor + 1, self.vocab_size)
+        first = self.step.first_position
+        self.rows = decode_rows(rows, policy.layout, width, first, self.vocab_size, out)
         self.tokens = tokens_of(rows)
         self.payload_bytes, self.checksum = reply.payload_bytes, reply.checksum
 

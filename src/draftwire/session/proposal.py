@@ -78,7 +78,8 @@ class Matched:
 class Proposal:
     """K drafts with the K q's they were drawn from: whole, validated and audited.
 
-    tokens[i] stands at ``first_position + i``; rows[i] is its q. The rows own their memory.
+    tokens[i] stands at ``first_position + i``; rows[i] is its q. Dense rows may lie in the slot of
+    their round: read them until it is committed or dropped, and copy what is to stay.
     """
 
     tokens: tuple[int, ...]

@@ -7,6 +7,7 @@ other; what it receives is one shard, and no proposal until all ranks have settl
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from draftwire.kernels.shards import Shard
 from draftwire.kernels.shards_payload import ShardDraft, decode_shard_rows
@@ -14,6 +15,10 @@ from draftwire.session.flight import Flight
 from draftwire.session.proposal import Proposal, Received
 from draftwire.wire.answer import Expected
 from draftwire.wire.messages import Reply
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +43,8 @@ class ShardFlight(Flight):
         """What part of the vocabulary the reply has to hold."""
         return self.part
 
-    def hold(self, reply: Reply, received: Received) -> None:
-        """Take this shard's columns of a REPLY into memory of their own."""
+    def hold(self, reply: Reply, received: Received, out: NDArray[np.int32] | None = None) -> None:
+        """Take this shard's columns of a REPLY into memory of their own; ``out`` is not used."""
         self.check_shape(reply, received.payload_bytes)
         self.draft = decode_shard_rows(reply, self.part)
         self.tokens = self.draft.tokens

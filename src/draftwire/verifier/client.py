@@ -25,6 +25,7 @@ from draftwire.session.asking import AskingSession
 from draftwire.session.link import Alive, Closed, Event, Link
 from draftwire.session.proposal import Dropped, Matched, Parts, Proposal, Received
 from draftwire.session.reasons import DropReason
+from draftwire.session.staging import ReplySlots, SlotPlan
 from draftwire.transport.channel import Channel
 from draftwire.transport.queue import size_of
 from draftwire.verifier.breaker import Breaker
@@ -58,8 +59,8 @@ class DraftClient:
     round, in seconds, finite and positive; None = derived from the rounds before. connect_timeout:
     for connecting and for HELLO. audit: recompute every draw (A22). clock: seconds, monotonic. key:
     what both sides prove that they hold (P20); none = no handshake. entropy: makes its nonces.
-    breaker: pauses drafting that does not pay; None = never. name: of the drafter, in logs. Raises
-    ConfigurationError.
+    breaker: pauses drafting that does not pay; None = never. slots: for replies; None = what HELLO
+    agrees on. name: of the drafter, in logs. Raises ConfigurationError.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class DraftClient:
         key: bytes = b"",
         entropy: Callable[[int], bytes] = os.urandom,
         breaker: Breaker | None = None,
+        slots: SlotPlan | None = None,
         name: str = "the drafter",
     ) -> None:
         """Check the times and compile the arithmetic; nothing is dialled yet."""
@@ -103,6 +105,8 @@ class DraftClient:
         self._spoke_at = 0.0  # when something was last sent
         self._alive: float | None = None  # seconds of the last PING
         self._rounds = InFlight()
+        self._plan = slots
+        self.slots: ReplySlots | None = None  # of the present connection, or the last
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -143,6 +147,7 @@ class DraftClient:
         self._link = Link(self._hello, self.clock(), self._key, nonce)
         try:
             agreed = greet(self._channel, self._link, deadline, self.clock)
+            self.slots = ReplySlots.planned(agreed, self._plan, self.slots)
         except BaseException:
             self._disconnect()
             raise
@@ -150,7 +155,7 @@ class DraftClient:
         self.counters.connections += 1
         self._journal.found()
         for request in self._requests.values():
-            request.connected(agreed)
+            request.connected(agreed, self.slots)
         return agreed
 
     def ping(self) -> float:
@@ -189,6 +194,7 @@ class DraftClient:
             self.agreed,
             audit=self.audit,
             clock=time.perf_counter,
+            slots=self.slots,
         )
         asking.drops = self.counters.drops
         request = ClientRequest(self, asking)
@@ -240,7 +246,12 @@ class DraftClient:
             return "not tried again yet"
         try:
             self.connect(until)
-        except (TransportError, ProtocolError, DrafterUnavailableError) as error:
+        except (
+            TransportError,
+            ProtocolError,
+            DrafterUnavailableError,
+            ConfigurationError,  # a drafter that came back with limits under the slots' plan
+        ) as error:
             self.counters.unreachable += 1
             self.counters.error(error)
             self._journal.away(error)

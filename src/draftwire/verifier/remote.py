@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from draftwire.session.staging import SlotPlan
 from draftwire.transport.channel import Channel
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
@@ -25,7 +26,8 @@ class RemoteDrafter(DraftClient):
     round's is derived from the rounds before. draft_identity: the one checkpoint that is taken, all
     zero = any. security: the key or the certificates that the drafter was started with. breaker:
     pauses drafting that does not pay. With a breaker, or without a deadline, a seed no longer
-    surely repeats its text, since times decide. Rounds connect, and connect again, by themselves;
+    surely repeats its text, since times decide. slots: memory for replies; None = as HELLO agrees.
+    Rounds connect, and connect again, by themselves;
     ``connect`` does it at once and says what is wrong.
     """
 
@@ -45,6 +47,7 @@ class RemoteDrafter(DraftClient):
         adaptation: Adaptation = Adaptation.ANY,
         security: Security | None = None,
         breaker: Breaker | None = None,
+        slots: SlotPlan | None = None,
     ) -> None:
         """Remember the address; nothing is sent yet. Raises ConfigurationError."""
         self.address = Address.parse(address) if isinstance(address, str) else Address(*address)
@@ -64,6 +67,7 @@ class RemoteDrafter(DraftClient):
             audit=audit,
             key=security.secret if isinstance(security, PresharedKey) else b"",
             breaker=breaker,
+            slots=slots,
             name=str(self.address),
         )
 

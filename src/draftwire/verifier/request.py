@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from draftwire.errors import ProtocolError
 from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal
+from draftwire.session.staging import ReplySlots
 from draftwire.verifier.drafting import Drafted, Miss, MissReason, Traffic
 from draftwire.verifier.pacing import RoundPacing
 from draftwire.wire.agreement import Agreed, require_policy
@@ -41,9 +42,9 @@ class ClientRequest:
         """The round id of the latest round."""
         return self.asking.round
 
-    def connected(self, agreed: Agreed) -> None:
-        """There is a connection (again), with these limits."""
-        self.asking.connected(agreed)
+    def connected(self, agreed: Agreed, slots: ReplySlots) -> None:
+        """There is a connection (again), with these limits, and these slots for replies."""
+        self.asking.connected(agreed, slots)
 
     def propose(self, policy: ProposalPolicy) -> Drafted:
         """Begin the next round and ask for at most ``policy.depth`` drafts after the prefix."""
@@ -94,7 +95,11 @@ class ClientRequest:
         agreed = self._client.agreed
         if away is not None or agreed is None:
             return Miss(MissReason.NO_CONNECTION, away or ""), policy
-        if self.asking.slot >= min(agreed.max_slots, agreed.max_sessions):
+        slots = self._client.slots
+        most = None if slots is None else slots.requests
+        if self.asking.slot >= min(
+            agreed.max_slots, agreed.max_sessions, agreed.max_slots if most is None else most
+        ):
             return Miss(MissReason.NO_SLOT), policy
         room = self.asking.room()
         if room < 1:

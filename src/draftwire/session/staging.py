@@ -1,0 +1,171 @@
+"""The memory of a session group's slots: how much, checked against HELLO before it is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
+from draftwire.session.slots import Claim, Slots
+from draftwire.wire.agreement import Agreed
+from draftwire.wire.registry import LayoutSet
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_COUNT_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """How many replies a session group holds at once, and of what shape.
+
+    in_flight: for each request, so that one may arrive while another is consumed. requests: of the
+    group. depth: the deepest proposal.
+    """
+
+    in_flight: int = 2
+    requests: int = 4
+    depth: int = 5
+
+    def __post_init__(self) -> None:
+        """Refuse a plan under which nothing could be asked."""
+        for name in ("in_flight", "requests", "depth"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"the slots' {name} must be 1 or more")
+
+    @classmethod
+    def as_agreed(cls, agreed: Agreed) -> SlotPlan:
+        """Return the plan that holds whatever HELLO lets this side ask for."""
+        return cls(requests=min(agreed.max_sessions, agreed.max_slots), depth=agreed.max_depth)
+
+    def require_agreed(self, agreed: Agreed) -> None:
+        """Raise ConfigurationError for slots that HELLO's limits leave without a use."""
+        for name, ours, field, theirs in (
+            ("requests", self.requests, "max_sessions", agreed.max_sessions),
+            ("requests", self.requests, "max_slots", agreed.max_slots),
+            ("depth", self.depth, "max_depth", agreed.max_depth),
+        ):
+            if ours > theirs:
+                raise ConfigurationError(
+                    f"slots of {name} {ours} do not fit HELLO's {field} of {theirs}: plan fewer, or"
+                    " start the drafter with more"
+                )
+
+    def dense_bytes(self, vocab_size: int) -> int:
+        """Return the bytes of all slots' dense replies; nothing is allocated for other layouts."""
+        return self.in_flight * self.requests * self.depth * vocab_size * _COUNT_BYTES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """The memory of one slot. rows: int32 (depth, V), or None where replies bring their own."""
+
+    rows: NDArray[np.int32] | None = None
+
+    def out(self, depth: int) -> NDArray[np.int32] | None:
+        """Return where the counts of a dense reply of this depth go; None = memory of its own."""
+        return None if self.rows is None else self.rows[:depth]
+
+
+class ReplySlots(Slots[Stage]):
+    """The slots of one session group, their memory allocated once.
+
+    requests, depth: the limits of the plan; None = those of HELLO.
+    """
+
+    def __init__(self, stages: list[Stage], plan: SlotPlan | None = None, width: int = 0) -> None:
+        """Take over the stages; see :meth:`planned`. width: V of their rows, 0 = none."""
+        super().__init__(stages)
+        self.requests = None if plan is None else plan.requests
+        self.depth = None if plan is None else plan.depth
+        self._shape = (plan, width)
+
+    @classmethod
+    def planned(
+        cls, agreed: Agreed, plan: SlotPlan | None = None, before: ReplySlots | None = None
+    ) -> ReplySlots:
+        """Check the plan against what HELLO agreed, then allocate; no plan = as agreed.
+
+        before: the slots of the connection before, which stay where their shape is the same.
+        Raises ConfigurationError; nothing has been allocated then.
+        """
+        if plan is None:
+            plan = SlotPlan.as_agreed(agreed)
+        plan.require_agreed(agreed)
+        width = agreed.vocab_size if LayoutSet.DENSE in agreed.layouts else 0
+        if before is not None and before._shape == (plan, width):
+            return before
+        count = plan.in_flight * plan.requests
+        if not width:
+            return cls([Stage() for _ in range(count)], plan)
+        rows = np.empty((count, plan.depth, width), np.int32)  # resident only once it is used
+        return cls([Stage(each) for each in rows], plan, width)
+
+    @classmethod
+    def alone(cls) -> ReplySlots:
+        """Return the slots of a session outside any group: two, whose replies bring memory."""
+        return cls([Stage(), Stage()])
+
+
+class Place:
+    """One session's hold on a slot, for one round after another; it has one at a time.
+
+    slots: those of its group; others may take their place while a round still holds one of these.
+    """
+
+    def __init__(self, slots: ReplySlots) -> None:
+        """Begin without a slot."""
+        self.slots = slots
+        self._held: tuple[ReplySlots, Claim] | None = None
+
+    def require_room(self, depth: int) -> None:
+        """Raise ConfigurationError for a proposal that is deeper than the slots."""
+        if self.slots.depth is not None and depth > self.slots.depth:
+            raise ConfigurationError(f"the depth is {depth}, and the slots hold {self.slots.depth}")
+
+    def take(self) -> None:
+        """Take a slot for a round; ConfigurationError when none is free."""
+        claim = self.slots.ask()
+        if claim is None:
+            raise ConfigurationError("every slot holds a round that is not over")
+        self._held = (self.slots, claim)
+
+    def arrive(self, depth: int) -> NDArray[np.int32] | None:
+        """Return where the reply goes, None = memory of its own; ProtocolError if it may not."""
+        slots, claim = self._require_held()
+        stage = slots.arrive(claim)
+        if stage is None:
+            raise _another()
+        return stage.out(depth)
+
+    def publish(self) -> None:
+        """The reply is whole and valid, and the session's caller consumes it from now on."""
+        slots, claim = self._require_held()
+        if not slots.publish(claim) or slots.consume(claim) is None:
+            raise _another()
+
+    def give_up(self) -> None:
+        """The round is over without a proposal; the slot is given back under a new generation."""
+        if self._held is not None:
+            slots, claim = self._held
+            slots.time_out(claim)
+            self.release()
+
+    def release(self) -> None:
+        """The consumer is done, if there was one."""
+        if self._held is not None:
+            slots, claim = self._held
+            slots.release(claim)
+            self._held = None
+
+    def _require_held(self) -> tuple[ReplySlots, Claim]:
+        if self._held is None:
+            raise _another()
+        return self._held
+
+
+def _another() -> ProtocolError:
+    return ProtocolError(ProtocolErrorCode.STALE, "the slot of this round is another's now")

@@ -1,0 +1,115 @@
+"""Where replies lie: preflighted before it is allocated, one proposal a slot, given back always."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.errors import ConfigurationError
+from draftwire.session.slots import SlotState
+from draftwire.session.staging import ReplySlots, SlotPlan
+from draftwire.verifier.drafting import Miss, MissReason
+from draftwire.verifier.local import LocalDrafter
+from draftwire.wire.agreement import Agreed
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout, LayoutSet, Outcome
+from tests.paths import drafting
+from tests.toys import ToyDrafter, ToyTarget, mixed
+
+V = 11
+DENSE = ProposalPolicy(Layout.DENSE, 4, 1.0)
+
+
+def agreed_of(**changes: object) -> Agreed:
+    engine, target = ToyDrafter(mixed(V, 1), V), ToyTarget(mixed(V, 1), V)
+    with LocalDrafter(DrafterProgram(engine, DrafterConfig()), target) as client:
+        return replace(client.connect(), **changes)  # type: ignore[arg-type]
+
+
+def test_the_default_is_the_origins_and_its_size_too() -> None:
+    """20,684,800 bytes for two dense batches of four requests, depth five, 129,280 tokens."""
+    assert SlotPlan() == SlotPlan(in_flight=2, requests=4, depth=5)
+    assert SlotPlan().dense_bytes(129_280) == 20_684_800
+    slots = ReplySlots.planned(agreed_of(), SlotPlan())
+    assert len(slots) == slots.free == 8
+    rows = [slot.buffer.rows for slot in slots._slots]
+    assert all(each is not None and each.shape == (5, V) for each in rows)
+    assert sum(each.nbytes for each in rows if each is not None) == SlotPlan().dense_bytes(V)
+
+
+@pytest.mark.parametrize(
+    ("plan", "changes", "says"),
+    [
+        (SlotPlan(requests=5), {}, "max_sessions of 4"),
+        (SlotPlan(requests=4), {"max_slots": 3}, "max_slots of 3"),
+        (SlotPlan(depth=9), {}, "max_depth of 8"),
+    ],
+)
+def test_a_plan_over_the_agreed_limits_is_refused_before_anything_is_allocated(
+    plan: SlotPlan, changes: dict[str, int], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agreed = agreed_of(**changes)
+    monkeypatch.setattr(np, "empty", None)
+    with pytest.raises(ConfigurationError, match=says):
+        ReplySlots.planned(agreed, plan)
+    for name in ("in_flight", "requests", "depth"):
+        with pytest.raises(ConfigurationError, match=name):
+            SlotPlan(**{name: 0})
+
+
+def test_the_slots_stay_when_a_connection_comes_back_with_the_same_shape() -> None:
+    agreed = agreed_of()
+    slots = ReplySlots.planned(agreed)
+    assert ReplySlots.planned(agreed, None, slots) is slots
+    assert ReplySlots.planned(replace(agreed, max_depth=3), None, slots) is not slots
+    sparse = ReplySlots.planned(replace(agreed, layouts=LayoutSet.SPARSE), None, slots)
+    assert all(slot.buffer.rows is None for slot in sparse._slots)
+
+
+def test_a_dense_proposal_lies_in_its_slot_until_its_round_is_over() -> None:
+    """Committed, given up, cancelled or cut off: every slot is free afterwards."""
+    target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1), V)
+    with drafting("memory", engine, target) as client:
+        requests = [client.open((1, n), n) for n in range(4)]
+        for _ in range(3):
+            proposals = client.propose_all([(each, DENSE) for each in requests])
+            slots = client.slots
+            assert slots is not None and slots.free == len(slots) - 4
+            bases = {id(slot.buffer.rows) for slot in slots._slots}
+            for proposal in proposals:
+                assert not isinstance(proposal, Miss)
+                assert all(
+                    any(np.shares_memory(row.counts, slot.buffer.rows) for slot in slots._slots)
+                    for row in proposal.rows
+                )
+            used = [s.state for s in slots._slots if s.state is not SlotState.FREE]
+            assert used == [SlotState.CONSUMED] * 4 and len(bases) == len(slots)
+            for request, proposal in zip(requests, proposals, strict=True):
+                assert not isinstance(proposal, Miss)
+                request.commit(Outcome.BONUS, 4, [*proposal.tokens, 1])
+            assert slots.free == len(slots)
+        requests[0].propose(DENSE)
+        requests[0].asking.give_up()
+        requests[0].asking.commit(0, Outcome.TARGET_ONLY, 1)
+        requests[1].propose(DENSE)
+        requests[1].close()
+        requests[2].propose(DENSE)
+        requests[2].asking.reset()
+        assert slots.free == len(slots)
+        assert client.slots is slots
+
+
+def test_a_request_more_than_the_slots_were_planned_for_is_target_only() -> None:
+    target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1), V)
+    with LocalDrafter(DrafterProgram(engine, DrafterConfig()), target) as client:
+        client._plan = SlotPlan(requests=1, depth=2)
+        first, second = client.open((1,), 1), client.open((1,), 2)
+        shallow = first.propose(DENSE)
+        assert not isinstance(shallow, Miss) and len(shallow.tokens) == 2
+        with pytest.raises(ConfigurationError, match="depth is 3, and the slots hold 2"):
+            second.asking.ask(replace(DENSE, depth=3), 0.0, 1.0)
+        refused = second.propose(DENSE)
+        assert isinstance(refused, Miss) and refused.reason is MissReason.NO_SLOT
