@@ -21,10 +21,12 @@ class WordTree:
 
     The same address gives the same word within a run, whoever asks. With edges on the grid the
     first word decides; the ones after it, which fast paths read ahead, are the middle of the range.
+    middle: a cell's word is its middle, for edges that are on the grid up to rounding.
     """
 
-    def __init__(self, grid: int) -> None:
+    def __init__(self, grid: int, *, middle: bool = False) -> None:
         self.grid = grid
+        self._into = TICKETS // grid // 2 if middle else 0
         self._path: list[int] = []
         self._given: dict[Address, int] = {}
 
@@ -33,7 +35,7 @@ class WordTree:
             self._given[address] = len(self._given)
             if len(self._given) > len(self._path):
                 self._path.append(0)
-        yield self._path[self._given[address]] * (TICKETS // self.grid)
+        yield self._path[self._given[address]] * (TICKETS // self.grid) + self._into
         while True:
             yield TICKETS // 2
 
@@ -58,9 +60,11 @@ class WordTree:
         return Fraction(1, self.grid ** len(self._given))
 
 
-def law_of(run: Callable[[WordTree], Outcome], grid: int) -> dict[Outcome, Fraction]:
+def law_of(
+    run: Callable[[WordTree], Outcome], grid: int, *, middle: bool = False
+) -> dict[Outcome, Fraction]:
     """Return the exact law of what ``run`` returns, over all words it reads from the tree."""
-    tree = WordTree(grid)
+    tree = WordTree(grid, middle=middle)
     law: dict[Outcome, Fraction] = {}
     while True:
         outcome = run(tree)
