@@ -90,7 +90,7 @@ def test_a_peer_that_is_silent_for_its_lease_loses_connection_and_sessions(
 ) -> None:
     """One asks and never reads, one does nothing, one says PING: only that one stays."""
     caplog.set_level(logging.INFO, "draftwire")
-    program = program_of(lease_seconds=0.5, yield_seconds=0.1)
+    program = program_of(lease_seconds=2.5, yield_seconds=0.1)  # long: machines are busy
     with serving(program) as server, remote(server.address) as speaks:
         mute, idle = remote(server.address), remote(server.address)
         idle.connect()
@@ -102,7 +102,7 @@ def test_a_peer_that_is_silent_for_its_lease_loses_connection_and_sessions(
         until(lambda: program.open_sessions == 1)
         began = time.monotonic()
         while program.counters.leases[LeaseEnd.EXPIRED] < 2:
-            assert time.monotonic() - began < 10.0
+            assert time.monotonic() - began < 30.0
             speaks.ping()
             time.sleep(0.05)
         assert time.monotonic() - began > 0.3
