@@ -11,7 +11,8 @@ from unittest.mock import patch
 from draftwire.exact.words import Address, Domain
 from draftwire.session import flight
 from draftwire.wire.registry import WireVersion
-from faults.scene import PROMPT, TINY, Moment, Scene, Strike
+from faults.requests import TINY
+from faults.scene import PROMPT, Moment, Scene, Strike
 from tests.enumeration import WordTree, law_of
 
 Law = dict[tuple[tuple[int, ...], ...], Fraction]

@@ -22,7 +22,8 @@ from draftwire.wire.registry import WireVersion
 from faults import network, peers
 from faults.law import enumerated, expected
 from faults.network import Fault
-from faults.scene import CONNECT, DEADLINE, PASS, Moment, Scene, Strike, Told, long_request
+from faults.requests import long_request
+from faults.scene import CONNECT, DEADLINE, PASS, Moment, Scene, Strike, Told
 
 FAULTS: Final = (*network.FAULTS, *peers.FAULTS)
 EXPECTED: Final = Path(__file__).with_name("expected.json")

@@ -18,7 +18,8 @@ from draftwire.wire.frames import encode_frame, frame_bytes
 from draftwire.wire.messages import Complete, ErrorMessage
 from draftwire.wire.registry import TICKETS, Layout, MessageType, Status, WireVersion
 from faults import frames
-from faults.scene import BETWEEN, DEADLINE, Moment, Scene, Strike, long_request
+from faults.requests import long_request
+from faults.scene import BETWEEN, DEADLINE, Moment, Scene, Strike
 from faults.world import Arrivals, Way
 
 Variants = list[tuple[str, Strike]]

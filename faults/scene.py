@@ -29,11 +29,11 @@ from draftwire.verifier.generate import Generation, generate
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
-from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import Layout, LayoutSet, MessageType, WireVersion
+from draftwire.wire.registry import LayoutSet, MessageType, WireVersion
 from faults.frames import kind_of
+from faults.requests import Size
 from faults.world import Arrivals, Channel, Line, Way, World
-from tests.toys import Table, ToyDrafter, ToyRequest, ToyTarget, mixed
+from tests.toys import ToyDrafter, ToyRequest, ToyTarget
 
 DEADLINE: Final = 1.0
 CONNECT: Final = 1.0
@@ -92,18 +92,6 @@ class Strike(Protocol):
 
     def __call__(self, scene: Scene, frame: bytes | None) -> Arrivals:
         """Return what arrives in the frame's place."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """A request and the pair of models that it runs over. round: the one that is struck."""
-
-    p: Table
-    q: Table
-    vocab_size: int
-    policy: ProposalPolicy
-    tokens: int
-    round: int
 
 
 @dataclass
@@ -397,37 +385,3 @@ class Scene:
             told.wrong.append("the drafter holds a session that is over")
         if self.target.requests:
             told.wrong.append("the target holds a request that is over")
-
-
-def long_request(version: WireVersion, tokens: int = 40) -> Size:
-    """A request that shows what happens after the fault; its third round is struck."""
-
-    v1 = version is WireVersion.V1
-    policy = (
-        ProposalPolicy(Layout.IDS_ONLY, 3, 0.0)
-        if v1
-        else ProposalPolicy(Layout.SPARSE, 3, 1.0, support=6)
-    )
-    return Size(mixed(11, 1), mixed(11, 1, sharpness=1.2), 11, policy, tokens=tokens, round=3)
-
-
-_PAIRS: Final = (((1, 1), (2, 0)), ((2, 0), (1, 1)), ((1, 1), (1, 1)), ((1, 1), (0, 2)))
-
-
-def _place(context: tuple[int, ...]) -> int:
-    value = 3
-    for token in context:
-        value = (value * 31 + token + 7) % 104729
-    return value % len(_PAIRS)
-
-
-TINY: Final = Size(
-    lambda context: _PAIRS[_place(context)][0],
-    lambda context: _PAIRS[_place(context)][1],
-    vocab_size=2,
-    policy=ProposalPolicy(Layout.DENSE, 1, 1.0),
-    tokens=4,
-    round=2,
-)
-"""Halves alone: two words stand for all 2^24, so its law can be enumerated. Depth 1, so that every
-text has a second round."""

@@ -15,15 +15,14 @@ from draftwire.wire.registry import Layout, WireVersion
 from faults import frames, matrix
 from faults.law import enumerated, expected
 from faults.network import Fault, everywhere
+from faults.requests import TINY, long_request
 from faults.scene import (
     DEADLINE,
     PASS,
     SESSION_STATE,
-    TINY,
     UNDER_WAY,
     Moment,
     Scene,
-    long_request,
 )
 from faults.world import Arrivals
 
