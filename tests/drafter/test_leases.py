@@ -20,7 +20,8 @@ from draftwire.errors import ConfigurationError, TransportError
 from draftwire.session.asking import AskingSession
 from draftwire.session.link import Link
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.client import KEEP_SECONDS, DraftClient
+from draftwire.verifier.client import DraftClient
+from draftwire.verifier.connected import KEEP_SECONDS
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.remote import RemoteDrafter
