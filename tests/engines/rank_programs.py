@@ -7,12 +7,12 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-PRELOADED = ["torch", "transformers", "draftwire.kernels.shards_verify", __name__]
+PRELOADED = ["tests.engines.rank_preload", __name__]
 
 
 def context() -> Any:
@@ -115,26 +115,53 @@ def lost_rank(pipe: Connection, rank: int, size: int, rendezvous: str) -> None:
         pipe.send("gone")
 
 
-def drafter_rank(pipe: Connection, rank: int, size: int, rendezvous: str) -> None:
-    """One rank of a drafter of the embedded pair; the leader listens and says where."""
+def drafter_rank(
+    pipe: Connection, rank: int, size: int, rendezvous: str, linked: bool = False
+) -> None:
+    """One rank of a drafter of the embedded pair; whoever listens says where.
+
+    linked: every rank answers on a link of its own; otherwise the leader does for all.
+    """
     from draftwire.drafter.program import DrafterConfig, DrafterProgram
     from draftwire.drafter.serve import DrafterServer
     from draftwire.engines.hf.loading import embedded_folder
+    from draftwire.engines.ranks.answering import (
+        FollowingEngine,
+        FollowingProgram,
+        ShardShelf,
+        following,
+    )
     from draftwire.engines.ranks.columns import load_columns
-    from draftwire.engines.ranks.drafting import RankedDraftEngine, follow_drafting, propose
+    from draftwire.engines.ranks.drafting import (
+        RankedDraftEngine,
+        follow_drafting,
+        propose,
+        propose_shards,
+    )
     from draftwire.engines.ranks.group import join
     from draftwire.errors import TransportError
     from draftwire.transport.tcp import listen
 
     columns = load_columns(embedded_folder("drafter"), rank, size, real_only=True)
     group = join(rank, size, rendezvous)
-    if rank:
+    if rank and not linked:
         try:
             follow_drafting(group, columns)
         except TransportError:
             pipe.send("the leader is gone")
         return
-    program = DrafterProgram(RankedDraftEngine(group, columns), DrafterConfig(), proposer=propose)
+    config = DrafterConfig(shard_count=size if linked else 1)
+    if rank:
+        shelf = ShardShelf()
+        program = FollowingProgram(FollowingEngine(columns), config, shelf)
+        with DrafterServer(program, listen("127.0.0.1", 0)) as server:
+            pipe.send(str(server.address))
+            with following(group, columns, server, shelf):
+                server.run()
+        pipe.send("the leader is gone")
+        return
+    proposer = propose_shards if linked else propose
+    program = DrafterProgram(RankedDraftEngine(group, columns), config, proposer=proposer)
     program.warm_up()
     server = DrafterServer(program, listen("127.0.0.1", 0))
     pipe.send(str(server.address))
@@ -142,41 +169,71 @@ def drafter_rank(pipe: Connection, rank: int, size: int, rendezvous: str) -> Non
 
 
 def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay: Any) -> None:
-    """One rank of a target of the embedded pair; the leader runs what the test tells it to.
+    """One rank of a target of the embedded pair.
 
-    delay: seconds that a rank other than the leader loses before each round.
+    The test tells every rank where its links go (None: the leader has the only connection), and the
+    leader what to write, both as often as it likes. delay: seconds that a rank other than the
+    leader loses before each round.
     """
     from draftwire.engines.hf.loading import embedded_folder
     from draftwire.engines.ranks.columns import load_columns
     from draftwire.engines.ranks.group import join
+    from draftwire.engines.ranks.links import LinkFollower, RankLinks
     from draftwire.engines.ranks.verifying import (
         RankedTargetEngine,
         follow_verifying,
     )
+    from draftwire.errors import TransportError
+    from draftwire.kernels.shards import even_shards
+    from draftwire.verifier.shard_client import ShardClient
 
     columns = load_columns(embedded_folder("target"), rank, size)
     group = join(rank, size, rendezvous)
+    pipe.send("ready")
+
+    def linked(addresses: list[str] | None, deadline: float = 20.0) -> ShardClient | None:
+        shard = even_shards(columns.vocab_size, size)[rank]
+        if addresses is None:
+            return None
+        return ShardClient(addresses[rank], columns, shard, deadline=deadline, connect_timeout=20.0)
+
+    while rank and (told := pipe.recv()) is not None:
+        client = linked(**told)
+        try:
+            follow_verifying(
+                group,
+                columns,
+                links=None if client is None else LinkFollower(group, client),
+                on_text=lambda request: pipe.send((request.text, request.rounds)),
+                before_round=lambda: time.sleep(delay.value),
+            )
+        except TransportError as error:
+            pipe.send(type(error).__name__)
+        if client is not None:
+            client.close()
     if rank:
-        follow_verifying(
-            group,
-            columns,
-            on_text=lambda request: pipe.send((request.text, request.rounds)),
-            before_round=lambda: time.sleep(delay.value),
-        )
         return
     target = RankedTargetEngine(group, columns)
     target.end_tokens = frozenset()  # a text of the tests has its full length, whatever it says
-    pipe.send("ready")
-    while (wish := pipe.recv()) is not None:
-        pipe.send(_text(pipe, target, **wish))
-    target.stop()
+    while (told := pipe.recv()) is not None:
+        client = linked(**told)
+        links = None if client is None else RankLinks(group, client)
+        while (wish := pipe.recv()) is not None:
+            try:
+                pipe.send(_text(pipe, target, links, **wish))
+            except TransportError as error:
+                pipe.send((type(error).__name__, str(error)))
+        target.stop()
+        if client is not None:
+            client.close()
 
 
 def _text(
     pipe: Connection,
     target: Any,
+    links: Any,
     *,
-    address: str,
+    address: str = "",
     prompt: list[int],
     seed: int,
     tokens: int,
@@ -198,12 +255,14 @@ def _text(
 
     sampling = Sampling(temperature=temperature, seed=seed, max_tokens=tokens)
     policy = ProposalPolicy(Layout.DENSE, 3, 1.0)
-    drafter = RemoteDrafter(address, target, deadline=deadline, connect_timeout=20.0)
-    with (
-        drafter,
-        RankedGeneration(
-            target, drafter, prompt, sampling, policy, on_emission=pause
-        ) as generation,
-    ):
+    with ExitStack() as stack:
+        drafter = links
+        if links is None:
+            drafter = stack.enter_context(
+                RemoteDrafter(address, target, deadline=deadline, connect_timeout=20.0)
+            )
+        generation = stack.enter_context(
+            RankedGeneration(target, drafter, prompt, sampling, policy, on_emission=pause)
+        )
         text = tuple(emission.token for emission in generation)
     return text, generation.report.as_dict()

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.engines.hf import HfDraftEngine, HfTargetEngine, embedded_folder
+from draftwire.verifier.generate import generate
+from draftwire.verifier.local import LocalDrafter
+from draftwire.verifier.sampling import Sampling
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout
 from tests.engines.rank_programs import Ranks, context, drafter_rank, ranks, verifier_rank
 
 PROMPT = [5, 9, 200, 31, 77]
@@ -22,11 +30,22 @@ CONTEXT = 1024
 
 @dataclass
 class Machines:
-    """The target's ranks, a drafter's address, and how long the target's second rank dawdles."""
+    """The ranks of a target, and what they have been told."""
 
     target: Ranks
-    address: str
-    delay: Any
+    delay: Any  # how long the second rank dawdles
+    told: bool = False
+    address: str = ""
+
+    def connect(self, addresses: list[str], *, linked: bool, deadline: float = 20.0) -> None:
+        """Where the drafter is: a link a rank, or one for the leader."""
+        if self.told:
+            self.target.tell(0, None)
+        for rank in range(2):
+            told = {"addresses": addresses if linked else None, "deadline": deadline}
+            self.target.tell(rank, told)
+        self.told = True
+        self.address = "" if linked else addresses[0]
 
     def write(self, **wish: Any) -> tuple[tuple[int, ...], dict[str, Any]]:
         """One text, the same on both ranks; returns it and the leader's report."""
@@ -47,52 +66,77 @@ class Machines:
         return text, report
 
 
+@contextmanager
+def drafter(linked: bool) -> Iterator[tuple[Ranks, list[str]]]:
+    with ranks(drafter_rank, 2, linked) as group:
+        yield group, [group.hear(rank, 200) for rank in range(2 if linked else 1)]
+
+
 @pytest.fixture(scope="module")
-def target() -> Iterator[tuple[Ranks, Any]]:
+def target() -> Iterator[Machines]:
     delay = context().Value("d", 0.0)
     with ranks(verifier_rank, 2, delay) as group:
-        assert group.hear(0, 200) == "ready"
-        yield group, delay
+        assert [group.hear(rank, 200) for rank in range(2)] == ["ready"] * 2
+        yield Machines(group, delay)
+
+
+@dataclass
+class Both:
+    """A target's ranks and a drafter's, connected."""
+
+    target: Machines
+    drafter: Ranks
+    addresses: list[str]
+    linked: bool
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["leader", "links"])
+def both(target: Machines, request: pytest.FixtureRequest) -> Iterator[Both]:
+    """The same ranks of a target, with the leader's connection, then with a link each."""
+    with drafter(request.param) as (group, addresses):
+        target.connect(addresses, linked=request.param)
+        yield Both(target, group, addresses, request.param)
+
+
+@pytest.fixture
+def machines(both: Both) -> Machines:
+    return both.target
 
 
 @pytest.fixture(scope="module")
-def machines(target: tuple[Ranks, Any]) -> Iterator[Machines]:
-    with ranks(drafter_rank, 2) as drafter:
-        yield Machines(target[0], drafter.hear(0, 200), target[1])
+def alone() -> tuple[int, ...]:
+    """What one process writes from the same seed."""
+    engine = HfTargetEngine.from_folder(embedded_folder("target"))
+    engine.end_tokens = frozenset()
+    sampling = Sampling(temperature=1.0, seed=7, max_tokens=TOKENS)
+    policy = ProposalPolicy(Layout.DENSE, 3, 1.0)
+    drafting = HfDraftEngine.from_folder(embedded_folder("drafter"))
+    local = LocalDrafter(DrafterProgram(drafting, DrafterConfig()), engine)
+    with generate(engine, local, PROMPT, sampling, policy) as generation:
+        return tuple(emission.token for emission in generation)
 
 
-def test_two_and_two_ranks_write_one_text_from_a_seed(machines: Machines) -> None:
+def test_two_and_two_ranks_write_what_one_process_writes(
+    machines: Machines, alone: tuple[int, ...]
+) -> None:
     text, report = machines.write()
     again, repeated = machines.write()
-    assert text == again and len(text) == TOKENS
+    assert text == again == alone
     assert report["accepted"] == repeated["accepted"] > 0
     assert report["misses"] == {}
     assert machines.write(seed=8)[0] != text
 
 
-def test_greedy_ranks_write_what_the_target_alone_writes(machines: Machines) -> None:
-    drafted, report = machines.write(temperature=0.0)
-    alone, lost = machines.write(temperature=0.0, address="127.0.0.1:9")
-    assert drafted == alone
-    assert report["drafted_rounds"] > 0 and lost["drafted_rounds"] == 0
-
-
-def test_t33_a_slow_rank_of_the_target_changes_nothing(machines: Machines) -> None:
+def test_t33_a_slow_rank_of_the_target_changes_nothing(
+    machines: Machines, alone: tuple[int, ...]
+) -> None:
     """It comes late to every round; the reply is there first, and is used."""
-    text, _ = machines.write()
-    machines.delay.value = 0.2
+    machines.delay.value = 0.1
     began = time.monotonic()
     slow, report = machines.write(deadline=5.0)
     machines.delay.value = 0.0
-    assert time.monotonic() - began > 0.2 * report["rounds"]
-    assert slow == text and report["misses"] == {}
-
-
-def test_t33_a_deadline_is_the_leaders_alone(machines: Machines) -> None:
-    """Too short for any reply: every round falls back, on both ranks, and the text is whole."""
-    text, report = machines.write(deadline=1e-4)
-    assert len(text) == TOKENS
-    assert report["drafted_rounds"] < report["rounds"] and report["misses"]
+    assert time.monotonic() - began > 0.1 * report["rounds"]
+    assert slow == alone and report["misses"] == {}
 
 
 def test_t35_at_the_end_of_the_context_all_ranks_decide_alike(machines: Machines) -> None:
@@ -103,20 +147,43 @@ def test_t35_at_the_end_of_the_context_all_ranks_decide_alike(machines: Machines
         assert 1 <= len(text) <= room
 
 
-@pytest.mark.parametrize("rank", [1, 0])
-def test_t34_a_drafter_rank_that_is_killed_costs_no_text(
-    target: tuple[Ranks, Any], rank: int
-) -> None:
-    """Killed in the middle of a text: both ranks of the target fall back, together, and go on."""
-    with ranks(drafter_rank, 2) as drafter:
-        machines = Machines(target[0], drafter.hear(0, 200), target[1])
-        machines.begin(pause_at=5)
-        assert machines.target.hear(0) == "paused"
-        drafter.kill(rank)
-        if rank == 0:
-            assert drafter.hear(1, 30) == "the leader is gone"
-        machines.target.tell(0, "go on")
-        text, report = machines.end()
-        assert len(text) == TOKENS
-        assert report["accepted"] > 0  # drafting went well until then
-        assert report["misses"]
+def test_greedy_ranks_write_what_the_target_alone_writes(both: Both) -> None:
+    drafted, report = both.target.write(temperature=0.0)
+    both.target.connect(["127.0.0.1:9"] * 2, linked=False)
+    without, lost = both.target.write(temperature=0.0)
+    assert drafted == without
+    assert report["drafted_rounds"] > 0 and lost["drafted_rounds"] == 0
+
+
+def test_t33_a_deadline_is_the_leaders_alone(both: Both) -> None:
+    """Too short for any reply: every round falls back, on both ranks, and the text is whole."""
+    both.target.connect(both.addresses, linked=both.linked, deadline=1e-4)
+    text, report = both.target.write(deadline=1e-4)
+    assert len(text) == TOKENS
+    assert report["drafted_rounds"] < report["rounds"] and report["misses"]
+
+
+def kill(both: Both, rank: int) -> None:
+    """In the middle of a text: both ranks of the target fall back, together, and go on."""
+    both.target.connect(both.addresses, linked=both.linked)
+    both.target.begin(pause_at=5)
+    assert both.target.target.hear(0) == "paused"
+    both.drafter.kill(rank)
+    if rank == 0:
+        assert both.drafter.hear(1, 30) == "the leader is gone"
+    both.target.target.tell(0, "go on")
+    text, report = both.target.end()
+    assert len(text) == TOKENS
+    assert report["accepted"] > 0  # drafting went well until then
+    assert report["misses"]
+
+
+def test_t34_a_drafter_rank_that_is_killed_costs_no_text(both: Both) -> None:
+    """The last test of this drafter."""
+    kill(both, 1)
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["leader", "links"])
+def test_t34_a_drafters_leader_that_is_killed_costs_no_text(target: Machines, linked: bool) -> None:
+    with drafter(linked) as (group, addresses):
+        kill(Both(target, group, addresses, linked), 0)

@@ -9,6 +9,7 @@ from draftwire.drafter.engine import Context
 from draftwire.drafter.limits import Allowance
 from draftwire.drafter.propose import Draft
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
+from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.session.link import AgreedEvent, Closed, Link
 from draftwire.session.proposal import DraftTask, Received
 from draftwire.session.roster import Roster
@@ -68,12 +69,14 @@ class Connection(Generic[Context]):
         self.pause = self._allowance.read(frames - self._frames, count, now)
         self._frames = frames
 
-    def answer(self, task: DraftTask, draft: Draft | Status) -> None:
+    def answer(self, task: DraftTask, draft: Draft | ShardDraft | Status) -> None:
         """Send a proposal, or why there is none, if the task is still wanted."""
         if self.roster is None or self.closing:
             return
         if isinstance(draft, Draft):
             parts = self.roster.reply(task, list(zip(draft.tokens, draft.rows, strict=True)))
+        elif isinstance(draft, ShardDraft):
+            parts = self.roster.reply(task, draft)
         else:
             parts = self.roster.decline(task, draft)
         self._link.send_parts(parts)

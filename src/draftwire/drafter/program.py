@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, Protocol
 
 from draftwire.drafter.connection import Connection
 from draftwire.drafter.counters import DrafterCounters
@@ -18,6 +18,7 @@ from draftwire.drafter.turns import Turns
 from draftwire.errors import ConfigurationError
 from draftwire.exact.words import ProposalWords
 from draftwire.kernels.prepare import prepare
+from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.session.link import Link
 from draftwire.session.proposal import DraftTask
 from draftwire.wire.agreement import largest_reply_bytes, step_bytes, version_of
@@ -36,7 +37,7 @@ from draftwire.wire.registry import (
 )
 
 _LOG: Final = logging.getLogger(__name__)
-__all__ = ["Connection", "DrafterConfig", "DrafterProgram", "drafter_hello"]
+__all__ = ["Connection", "DrafterConfig", "DrafterProgram", "ProgramMaker", "drafter_hello"]
 
 _U32_MAX: Final = (1 << 32) - 1
 
@@ -49,6 +50,7 @@ class DrafterConfig:
     max_sessions, max_slots, max_depth, max_support: for each connection. max_context: 0 = the
     engine's. max_reply_bytes: 0 = what the other limits need; less is refused in HELLO (P8).
     max_connections: over all. max_batch: most proposals drawn at once. peer: rates and times.
+    shard_count: of how many shards each reply is one (P29); 1 = whole replies.
     """
 
     version: WireVersion = WireVersion.V2
@@ -61,6 +63,7 @@ class DrafterConfig:
     max_reply_bytes: int = 0
     max_connections: int = 64
     max_batch: int = 32
+    shard_count: int = 1
     peer: PeerLimits = field(default_factory=PeerLimits)
 
     def __post_init__(self) -> None:
@@ -72,6 +75,7 @@ class DrafterConfig:
             "max_support",
             "max_connections",
             "max_batch",
+            "shard_count",
         ):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be 1 or more")
@@ -101,7 +105,7 @@ def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
         max_sessions=config.max_sessions,
         max_slots=config.max_slots,
         max_depth=depth,
-        shard_count=1,
+        shard_count=config.shard_count,
         max_support=support,
         max_context=context,
         max_step_bytes=step_bytes(context),
@@ -247,16 +251,16 @@ class DrafterProgram(Generic[Context]):
             self._count(Status.SHUTTING_DOWN)
             connection.answer(task, Status.SHUTTING_DOWN)
 
-    def _count(self, draft: Draft | Status) -> None:
-        if isinstance(draft, Draft):
+    def _count(self, draft: Draft | ShardDraft | Status) -> None:
+        if isinstance(draft, Status):
+            self.counters.declined[draft] += 1
+        else:
             self.counters.proposals += 1
             self.counters.drafts += len(draft.tokens)
-        else:
-            self.counters.declined[draft] += 1
 
     def _drafts(
         self, batch: Sequence[tuple[Connection[Context], DraftTask]]
-    ) -> list[Draft | Status]:
+    ) -> Sequence[Draft | ShardDraft | Status]:
         try:
             jobs = [self._job(connection, task) for connection, task in batch]
             return self._proposer(self.engine, jobs, self._source)
@@ -292,6 +296,7 @@ class DrafterProgram(Generic[Context]):
             task.generation,
             task.round,
             task.first_position,
+            task.session,
         )
 
     def _forget(self, connection: Connection[Context], session: int) -> None:
@@ -302,3 +307,12 @@ class DrafterProgram(Generic[Context]):
             self.engine.close(context)
         except Exception:  # as above: it may fail in any way
             _LOG.exception("the engine failed to close a context")
+
+
+class ProgramMaker(Protocol[Context]):
+    """What makes the program of a server."""
+
+    def __call__(
+        self, engine: DraftEngine[Context], config: DrafterConfig, *, key: bytes
+    ) -> DrafterProgram[Context]:
+        """Return a program without connections."""

@@ -13,6 +13,7 @@ from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import Address, Domain, ProposalWords, WordSource
 from draftwire.kernels import cpu
 from draftwire.kernels.rows import QRow
+from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.kernels.words import first_words
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Status
@@ -27,7 +28,8 @@ ProposalSource: TypeAlias = Callable[[int], WordSource]
 class DraftJob(Generic[Context]):
     """One session's part of a batch.
 
-    context: holds all of the committed prefix but ``feed``, its last one or more tokens.
+    context: holds all of the committed prefix but ``feed``, its last one or more tokens. session:
+    as the verifier names it on its connection.
     """
 
     context: Context
@@ -37,6 +39,7 @@ class DraftJob(Generic[Context]):
     generation: int
     round: int
     first_position: int
+    session: int = 0
 
 
 @dataclass(slots=True)
@@ -48,14 +51,14 @@ class Draft:
 
 
 class Proposer(Protocol[Context]):
-    """What :func:`propose` is."""
+    """What :func:`propose` is; where ranks answer together, each has its shard of a proposal."""
 
     def __call__(
         self,
         engine: DraftEngine[Context],
         jobs: Sequence[DraftJob[Context]],
         source: ProposalSource = ...,
-    ) -> list[Draft | Status]:
+    ) -> Sequence[Draft | ShardDraft | Status]:
         """Draw one proposal a job."""
 
 

@@ -14,7 +14,7 @@ from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.journal import DrafterJournal
 from draftwire.drafter.leases import Leases
 from draftwire.drafter.peers import Peer, close_gently
-from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.drafter.program import DrafterConfig, DrafterProgram, ProgramMaker
 from draftwire.drafter.signals import take_signals
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
@@ -373,11 +373,13 @@ def serve(
     ready: Callable[[Address], None] | None = None,
     drain_seconds: float = 0.0,
     watch: Callable[[DrafterServer[Context]], AbstractContextManager[object]] | None = None,
+    make: ProgramMaker[Context] = DrafterProgram,
 ) -> None:
     """Serve ``engine`` until SIGINT or SIGTERM; returns then, with every context closed.
 
     drain_seconds: after SIGTERM no session begins, and those that are open may go on for so long;
-    a second one, or SIGINT, ends that too. watch: entered while the server runs, for metrics.
+    a second one, or SIGINT, ends that too. watch: entered while the server runs, for metrics. make:
+    stands in for DrafterProgram, where proposals are made over ranks.
     security: a key that verifiers have to prove, or certificates both ways; an address that other
     machines can reach is not listened on without one.
     ready: called with the bound address once verifiers can connect, after the arithmetic has been
@@ -387,7 +389,7 @@ def serve(
     """
     key = security.secret if isinstance(security, PresharedKey) else b""
     tls = Tls(security, server=True) if isinstance(security, TlsFiles) else None
-    program = DrafterProgram(engine, config, key=key)
+    program = make(engine, config, key=key)
     program.warm_up()
     listener = listen(host, port, guarded=security is not None)
     with DrafterServer(program, listener, tls) as server:

@@ -13,11 +13,8 @@ from draftwire.verifier.sampling import Sampling
 Context = TypeVar("Context")
 
 
-class TargetEngine(Protocol[Context]):
-    """A target model together with its unchanged processors (penalties, masks, temperature, top-k).
-
-    ``Context``: the opaque state of one request.
-    """
+class TargetIdentity(Protocol):
+    """What HELLO says of a target."""
 
     @property
     def vocab_size(self) -> int:
@@ -38,6 +35,13 @@ class TargetEngine(Protocol[Context]):
     @property
     def id_map_hash(self) -> bytes:
         """SHA-256 of the global id map."""
+
+
+class TargetEngine(TargetIdentity, Protocol[Context]):
+    """A target model together with its unchanged processors (penalties, masks, temperature, top-k).
+
+    ``Context``: the opaque state of one request.
+    """
 
     @property
     def end_tokens(self) -> frozenset[int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from draftwire.verifier.engine import TargetEngine
+from draftwire.verifier.engine import TargetIdentity
 from draftwire.wire.agreement import largest_reply_bytes, step_bytes
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
@@ -24,7 +24,7 @@ _LARGEST_REPLY: Final = (1 << 32) - 1
 
 
 def verifier_hello(
-    target: TargetEngine[Any],
+    target: TargetIdentity,
     *,
     version: WireVersion = WireVersion.V2,
     max_sessions: int = 64,
@@ -32,11 +32,12 @@ def verifier_hello(
     max_support: int = 1024,
     draft_identity: bytes = _ANY,
     adaptation: Adaptation = Adaptation.ANY,
+    shard_count: int = 1,
 ) -> Hello:
     """Return the HELLO of a verifier: what its target is, and the most that it will ask for.
 
     draft_identity, adaptation: the drafter that is expected; all zero and ANY take any whose
-    tokenizer and vocabulary are the target's.
+    tokenizer and vocabulary are the target's. shard_count: of how many shards each reply is one.
     """
     both = LayoutSet.DENSE | LayoutSet.SPARSE
     layouts = LayoutSet.IDS_ONLY if version is WireVersion.V1 else both
@@ -51,7 +52,7 @@ def verifier_hello(
         max_sessions=max_sessions,
         max_slots=max_sessions,
         max_depth=depth,
-        shard_count=1,
+        shard_count=shard_count,
         max_support=support,
         max_context=target.max_context,
         max_step_bytes=step_bytes(target.max_context),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from draftwire.session.staging import SlotPlan
 from draftwire.transport.channel import Channel
@@ -13,7 +12,7 @@ from draftwire.transport.tcp import Address, TcpChannel
 from draftwire.transport.tls import Tls, TlsFiles
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.engine import TargetEngine
+from draftwire.verifier.engine import TargetIdentity
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.registry import Adaptation, WireVersion
 
@@ -24,17 +23,17 @@ class RemoteDrafter(DraftClient):
     address: an ``Address``, a (host, port) pair or "HOST:PORT". target: whose tokenizer and
     vocabulary the drafter's must equal. deadline, connect_timeout: seconds; without a deadline each
     round's is derived from the rounds before. draft_identity: the one checkpoint that is taken, all
-    zero = any. security: the key or the certificates that the drafter was started with. breaker:
-    pauses drafting that does not pay. With a breaker, or without a deadline, a seed no longer
-    surely repeats its text, since times decide. slots: memory for replies; None = as HELLO agrees.
-    Rounds connect, and connect again, by themselves;
-    ``connect`` does it at once and says what is wrong.
+    zero = any. shard_count: of how many shards each reply is one (P29). security: the key or the
+    certificates that the drafter was started with. breaker: pauses drafting that does not pay. With
+    a breaker, or without a deadline, a seed no longer surely repeats its text, since times decide.
+    slots: memory for replies; None = as HELLO agrees. Rounds connect, and connect again, by
+    themselves; ``connect`` does it at once and says what is wrong.
     """
 
     def __init__(
         self,
         address: Address | tuple[str, int] | str,
-        target: TargetEngine[Any],
+        target: TargetIdentity,
         *,
         version: WireVersion = WireVersion.V2,
         deadline: float | None = None,
@@ -45,6 +44,7 @@ class RemoteDrafter(DraftClient):
         max_support: int = 1024,
         draft_identity: bytes = bytes(32),
         adaptation: Adaptation = Adaptation.ANY,
+        shard_count: int = 1,
         security: Security | None = None,
         breaker: Breaker | None = None,
         slots: SlotPlan | None = None,
@@ -61,6 +61,7 @@ class RemoteDrafter(DraftClient):
                 max_support=max_support,
                 draft_identity=draft_identity,
                 adaptation=adaptation,
+                shard_count=shard_count,
             ),
             deadline=deadline,
             connect_timeout=connect_timeout,

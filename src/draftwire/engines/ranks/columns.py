@@ -66,7 +66,7 @@ def load_columns(
     model = loaded.model
     width = logits_width(model)
     real = real_vocabulary(loaded.tokenizer, width)
-    shard = even_shards(real if real_only else width, size)[rank]
+    shard = own_shard(real, real if real_only else width, rank, size)
     split_head(model, shard)
     return ModelColumns(
         model=model,
@@ -77,6 +77,15 @@ def load_columns(
         tokenizer_hash=tokenizer_hash(loaded.tokenizer),
         end_tokens=end_tokens(model.generation_config),
     )
+
+
+def own_shard(real: int, width: int, rank: int, size: int) -> Shard:
+    """A rank's ids: an even part of the real ones, and on the last rank the padding beyond them.
+
+    So a target's rank owns the real ids of the drafter's rank beside it, padded or not (P29).
+    """
+    even = even_shards(real, size)[rank]
+    return Shard(width, even.begin, width if rank == size - 1 else even.end, rank, size)
 
 
 def split_head(model: Any, shard: Shard) -> None:

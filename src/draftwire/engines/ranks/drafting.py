@@ -1,14 +1,16 @@
 """A drafter over ranks: one q a position, drawn once by the leader, before the next row (A25-A28).
 
 The leader runs the ordinary drafter program with :class:`RankedDraftEngine` and :func:`propose`;
-every other rank runs :func:`follow_drafting`. The wire sees one drafter with one q.
+every other rank runs :func:`follow_drafting`. The wire sees one drafter with one q. With
+:func:`propose_shards` instead every rank answers on a link of its own (P29): what the leader drew
+comes to the links of the others through a :class:`Shelf`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +19,27 @@ from draftwire.drafter.engine import DraftEngine
 from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, without_model
 from draftwire.engines.hf.sequence import CachedSequence
 from draftwire.engines.ranks.columns import ModelColumns
-from draftwire.engines.ranks.orders import Order, bits_of, hear, number_of, tell
+from draftwire.engines.ranks.orders import (
+    POLICY_NUMBERS,
+    Order,
+    hear,
+    numbers_of,
+    policy_of,
+    signed,
+    tell,
+    unsigned,
+)
 from draftwire.errors import ConfigurationError
 from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels import shards
 from draftwire.kernels.rows import QRow
-from draftwire.kernels.shards import OK, Collective, Integers, ShardRows, Steps, drive
+from draftwire.kernels.shards import OK, Collective, Integers, Shard, ShardRows, Steps, drive
+from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.kernels.shards_quantise import draw, quantise
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import Adaptation, Layout, Status
+from draftwire.wire.registry import TICKETS, Adaptation, Layout, Status
 
-_JOB_FIELDS: Final = 9  # numbers of a job in an order, before the tokens to feed
+_JOB_FIELDS: Final = 5 + POLICY_NUMBERS  # numbers of a job, before the tokens to feed
 
 
 @dataclass(slots=True)
@@ -45,9 +57,15 @@ class RankedContext:
 
 @dataclass(frozen=True, slots=True)
 class RankedJob:
-    """A job as every rank knows it; the words stay with the leader."""
+    """A job as every rank knows it; the words stay with the leader.
+
+    session, generation, round: what the STEP that asked for it names, on every rank's link.
+    """
 
     number: int
+    session: int
+    generation: int
+    round: int
     policy: ProposalPolicy
     feed: tuple[int, ...]
 
@@ -59,6 +77,16 @@ class RankedDraft:
     tokens: list[int]
     rows: list[NDArray[np.int32]]
     status: int = OK
+
+
+class Shelf(Protocol):
+    """Where a rank puts its shards for the links that answer with them."""
+
+    def put(self, job: RankedJob, draft: ShardDraft | Status) -> None:
+        """A proposal has been drawn; or why there is none."""
+
+    def end(self, number: int) -> None:
+        """The session of this context is over."""
 
 
 class RankedDraftEngine:
@@ -124,14 +152,66 @@ def propose(
     """
     if not isinstance(engine, RankedDraftEngine):
         raise ConfigurationError("proposals over ranks need a RankedDraftEngine")
-    ranked = [RankedJob(job.context.number, job.policy, tuple(job.feed)) for job in jobs]
-    tell(engine.group, Order.PROPOSE, _encoded(ranked))
     words = [[_word(job, source, offset) for offset in range(job.policy.depth)] for job in jobs]
-    drafts = drive(engine.group, _propose(engine.columns, engine.sequences, ranked, words))
+    drafts = _led(engine, jobs, Order.PROPOSE, words)
     whole = [drive(engine.group, _collected(engine.columns, draft)) for draft in drafts]
     return [
         _finished(engine.vocab_size, *each) for each in zip(jobs, drafts, whole, words, strict=True)
     ]
+
+
+def propose_shards(
+    engine: DraftEngine[RankedContext],
+    jobs: Sequence[DraftJob[RankedContext]],
+    source: ProposalSource = ProposalWords,
+) -> list[ShardDraft | Status]:
+    """Draw one proposal a job over all ranks; each rank keeps its own columns of the q's (P29).
+
+    Law and errors as for :func:`propose`; nothing is gathered.
+    """
+    if not isinstance(engine, RankedDraftEngine):
+        raise ConfigurationError("proposals over ranks need a RankedDraftEngine")
+    words = [[_word(job, source, offset) for offset in range(job.policy.depth)] for job in jobs]
+    drafts = _led(engine, jobs, Order.PROPOSE_SHARDS, words)
+    return [
+        _own_shard(engine.columns.shard, job.policy, draft)
+        for job, draft in zip(jobs, drafts, strict=True)
+    ]
+
+
+def _led(
+    engine: RankedDraftEngine,
+    jobs: Sequence[DraftJob[RankedContext]],
+    order: Order,
+    words: list[list[int]],
+) -> list[RankedDraft]:
+    """Have every rank draw the jobs, this one included."""
+    ranked = [
+        RankedJob(
+            job.context.number,
+            job.session,
+            job.generation,
+            job.round,
+            job.policy,
+            tuple(job.feed),
+        )
+        for job in jobs
+    ]
+    tell(engine.group, order, _encoded(ranked))
+    return drive(engine.group, _propose(engine.columns, engine.sequences, ranked, words))
+
+
+def _own_shard(shard: Shard, policy: ProposalPolicy, draft: RankedDraft) -> ShardDraft | Status:
+    """One rank's shard of a proposal; the row after a refusal is that of :func:`without_model`."""
+    if draft.status != OK and not draft.tokens:
+        return Status.REFUSED_ARITHMETIC
+    left = policy.depth - len(draft.tokens)
+    counts = np.zeros((policy.depth, shard.width), np.int32)
+    for own, row in zip(counts, draft.rows, strict=False):
+        own[:] = row
+    if left and shard.owns(0):
+        counts[-left:, 0] = TICKETS
+    return ShardDraft(shard, (*draft.tokens, *[0] * left), counts)
 
 
 def _finished(
@@ -146,10 +226,11 @@ def _finished(
     return draft if ranked.status == OK else without_model(draft, job, vocab_size, words)
 
 
-def follow_drafting(group: Collective, columns: ModelColumns) -> None:
+def follow_drafting(group: Collective, columns: ModelColumns, shelf: Shelf | None = None) -> None:
     """Any other rank of a drafter: do what the leader says until it says stop.
 
-    Raises TransportError when a rank is gone.
+    shelf: gets this rank's shards, where the ranks answer on links of their own. Raises
+    TransportError when a rank is gone.
     """
     sequences: dict[int, CachedSequence] = {}
     while True:
@@ -160,12 +241,20 @@ def follow_drafting(group: Collective, columns: ModelColumns) -> None:
             sequences[int(numbers[0])] = columns.sequence()
         elif order is Order.CLOSE:
             sequences.pop(int(numbers[0]), None)
+            if shelf is not None:
+                shelf.end(int(numbers[0]))
         elif order is Order.REWIND:
             sequences[int(numbers[0])].rewind(int(numbers[1]))
         elif order is Order.PROPOSE:
             jobs = _decoded(numbers.tolist())
             for draft in drive(group, _propose(columns, sequences, jobs, None)):
                 drive(group, _collected(columns, draft))
+        elif order is Order.PROPOSE_SHARDS:
+            jobs = _decoded(numbers.tolist())
+            drafts = drive(group, _propose(columns, sequences, jobs, None))
+            for job, draft in zip(jobs, drafts, strict=True):
+                if shelf is not None:
+                    shelf.put(job, _own_shard(columns.shard, job.policy, draft))
 
 
 def _propose(
@@ -222,29 +311,18 @@ def _word(job: DraftJob[RankedContext], source: ProposalSource, offset: int) -> 
 def _encoded(jobs: Sequence[RankedJob]) -> Integers:
     numbers: list[int] = [len(jobs)]
     for job in jobs:
-        policy = job.policy
-        numbers += [job.number, policy.layout, policy.depth, bits_of(policy.temperature)]
-        numbers += [policy.top_k, policy.top_p, policy.min_p, policy.support, len(job.feed)]
-        numbers += job.feed
+        numbers += [job.number, signed(job.session), job.generation, job.round]
+        numbers += [*numbers_of(job.policy), len(job.feed), *job.feed]
     return np.array(numbers, np.int64)
 
 
 def _decoded(numbers: list[int]) -> list[RankedJob]:
     jobs, at = [], 1
     for _ in range(numbers[0]):
-        number, layout, depth, temperature, top_k, top_p, min_p, support, fed = numbers[
-            at : at + _JOB_FIELDS
-        ]
+        number, session, generation, round_, *policy, fed = numbers[at : at + _JOB_FIELDS]
         at += _JOB_FIELDS
-        policy = ProposalPolicy(
-            Layout(layout),
-            depth,
-            number_of(temperature),
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            support=support,
-        )
-        jobs.append(RankedJob(number, policy, tuple(numbers[at : at + fed])))
+        feed = tuple(numbers[at : at + fed])
+        session = unsigned(session)
+        jobs.append(RankedJob(number, session, generation, round_, policy_of(policy), feed))
         at += fed
     return jobs

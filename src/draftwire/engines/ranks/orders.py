@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 
 from draftwire.errors import TransportError
 from draftwire.kernels.shards import Collective, Integers
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout
+
+POLICY_NUMBERS: Final = 7
 
 
 class DivergedError(TransportError):
@@ -25,6 +30,14 @@ class Order(IntEnum):
     PROPOSE = 4
     SCORE = 5
     VERIFY = 6
+    PROPOSE_SHARDS = 7
+    LINK_OPEN = 8
+    LINK_ASK = 9
+    LINK_SKIP = 10
+    LINK_END = 11
+
+
+LINK_ORDERS: Final = frozenset({Order.LINK_OPEN, Order.LINK_ASK, Order.LINK_SKIP, Order.LINK_END})
 
 
 def tell(group: Collective, order: Order, numbers: Sequence[int] | Integers = ()) -> None:
@@ -50,3 +63,33 @@ def bits_of(number: float) -> int:
 def number_of(bits: int) -> float:
     """The binary64 number of :func:`bits_of`."""
     return float(np.int64(bits).view(np.float64))
+
+
+def numbers_of(policy: ProposalPolicy) -> list[int]:
+    """A policy as POLICY_NUMBERS whole numbers."""
+    numbers = [policy.layout, policy.depth, bits_of(policy.temperature)]
+    return [*numbers, policy.top_k, policy.top_p, policy.min_p, policy.support]
+
+
+def policy_of(numbers: Sequence[int]) -> ProposalPolicy:
+    """The policy of :func:`numbers_of`."""
+    layout, depth, temperature, top_k, top_p, min_p, support = numbers
+    return ProposalPolicy(
+        Layout(layout),
+        depth,
+        number_of(temperature),
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        support=support,
+    )
+
+
+def signed(identifier: int) -> int:
+    """A u64 as the int64 of the same bits."""
+    return identifier - (1 << 64) if identifier >> 63 else identifier
+
+
+def unsigned(number: int) -> int:
+    """The u64 of :func:`signed`."""
+    return number % (1 << 64)

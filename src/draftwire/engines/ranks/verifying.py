@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from draftwire.engines.hf.sequence import CachedSequence
 from draftwire.engines.ranks.columns import ModelColumns
+from draftwire.engines.ranks.links import LinkedRequest, LinkFollower
 from draftwire.engines.ranks.orders import (
+    LINK_ORDERS,
     DivergedError,
     Order,
     bits_of,
@@ -29,13 +31,13 @@ from draftwire.exact.verify import Verdict
 from draftwire.exact.words import WordSource
 from draftwire.kernels import shards
 from draftwire.kernels.shards import Collective, Integers, Shard, Steps, drive
+from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.kernels.shards_target import point_of, weights_of
 from draftwire.kernels.shards_verify import Place, Rounds, ShardVerdicts, verify
 from draftwire.session.proposal import Proposal
+from draftwire.session.shards import ShardProposal
 from draftwire.verifier.generate import Emission, Generation, Kind
 from draftwire.verifier.sampling import Sampling
-
-_PLACE: Final = 3  # numbers of a place in an order
 
 
 @dataclass(slots=True)
@@ -110,20 +112,26 @@ class RankedTargetEngine:
         proposal: Proposal | None,
         place: Place,
         source: WordSource,
+        link: int = 0,
     ) -> Verdict:
-        """Decide a round on every rank at once; without a proposal one token is drawn from p."""
-        vocab_size = self.columns.shard.vocab_size
-        depth = 0 if proposal is None else len(proposal.tokens)
-        counts = np.zeros((depth, vocab_size), np.int32)
-        tokens: Sequence[int] = ()
-        if proposal is not None:
-            tokens = proposal.tokens
-            for whole, q in zip(counts, proposal.rows, strict=True):
-                whole[slice(None, q.vocab_size) if q.ids is None else q.ids] = q.counts
+        """Decide a round on every rank at once; without a proposal one token is drawn from p.
+
+        link: the number that the ranks know the request's links by, where the proposal came in
+        shards; each rank then has its own, and no q crosses between them.
+        """
+        shard = self.columns.shard
+        tokens = () if proposal is None else proposal.tokens
+        depth = len(tokens)
         where = [place.generation, place.round, place.first_position]
-        head = np.array([context.number, *where, depth, *tokens], np.int64)
-        tell(self.group, Order.VERIFY, np.concatenate([head, counts.reshape(-1)]))
-        steps = _judge(self.columns.shard, rows, tokens, counts, place, [source])
+        head = np.array([context.number, *where, depth, link, *tokens], np.int64)
+        if isinstance(proposal, ShardProposal):
+            tell(self.group, Order.VERIFY, head)
+            own = _widened(shard, proposal.draft)
+        else:
+            whole = _whole(proposal, shard.vocab_size)
+            tell(self.group, Order.VERIFY, np.concatenate([head, whole.reshape(-1)]))
+            own = whole[:, shard.begin : shard.end]
+        steps = _judge(shard, rows, tokens, own, place, [source])
         return drive(self.group, steps).verdict(0, depth)
 
     def close(self, context: RankedRequest) -> None:
@@ -160,7 +168,8 @@ class RankedGeneration(Generation[RankedRequest]):
         assert isinstance(target, RankedTargetEngine)
         assert request is not None
         place = Place(drafting.generation, drafting.round, len(self._committed))
-        return target.judge(request, rows, proposal, place, self._words)
+        link = drafting.number if isinstance(drafting, LinkedRequest) else 0
+        return target.judge(request, rows, proposal, place, self._words, link)
 
     def _commit(self, tokens: list[int], kinds: list[Kind], depth: int) -> list[Emission]:
         emissions = super()._commit(tokens, kinds, depth)
@@ -173,15 +182,17 @@ def follow_verifying(
     group: Collective,
     columns: ModelColumns,
     *,
+    links: LinkFollower | None = None,
     on_text: Callable[[RankedRequest], None] | None = None,
     before_round: Callable[[], None] | None = None,
 ) -> None:
     """Any other rank of a target: do what the leader says until it says stop.
 
-    It has no key, no clock and no connection to a drafter, so it cannot decide anything. on_text:
-    called with every request that has ended, its text as this rank knows it. before_round: called
-    before a round is scored here. Raises TransportError when a rank is gone, and DivergedError when
-    the leader's text is not the one that was decided.
+    It has no key and no clock, so it cannot decide anything. links: this rank's link to the
+    drafter's rank that has its shards; None = the leader passes q on. on_text: called with every
+    request that has ended, its text as this rank knows it. before_round: called before a round is
+    scored here. Raises TransportError when a rank is gone, and DivergedError when the leader's text
+    is not the one that was decided, or it speaks of links that there are none of.
     """
     requests: dict[int, RankedRequest] = {}
     rows: dict[int, NDArray[np.float64]] = {}
@@ -189,6 +200,11 @@ def follow_verifying(
         order, numbers = hear(group)
         if order is Order.STOP:
             return
+        if order in LINK_ORDERS:
+            if links is None:
+                raise DivergedError("the leader has links to a drafter, this rank has none")
+            links.follow(order, numbers.tolist())
+            continue
         number, *rest = numbers[: _HEAD[order]].tolist()
         if order is Order.OPEN:
             requests[number] = _opened(columns, number, number_of(rest[0]), numbers[2:].tolist())
@@ -200,7 +216,8 @@ def follow_verifying(
             _commit(request, base, tokens[:tail])
             rows[number] = drive(group, _score(columns, request, tokens[tail:]))
         elif order is Order.VERIFY:
-            _follow(group, columns.shard, requests[number], rows.pop(number), numbers)
+            draft = None if links is None else links.draft(int(numbers[5]))
+            _follow(group, columns.shard, requests[number], rows.pop(number), numbers, draft)
         elif order is Order.CLOSE:
             request = requests.pop(number)
             _commit(request, rest[0], numbers[2:].tolist())
@@ -218,13 +235,21 @@ def _follow(
     request: RankedRequest,
     rows: NDArray[np.float64],
     numbers: Integers,
+    draft: ShardDraft | None,
 ) -> None:
     """Take part in the judging of a round, and remember what the leader decided."""
-    _, generation, round_, first_position, depth = numbers[: 2 + _PLACE].tolist()
-    tokens = numbers[2 + _PLACE : 2 + _PLACE + depth].tolist()
-    counts = numbers[2 + _PLACE + depth :].astype(np.int32).reshape(depth, shard.vocab_size)
+    _, generation, round_, first_position, depth, link, *more = numbers.tolist()
+    tokens = more[:depth]
+    if not link or not depth:
+        counts = numbers[-depth * shard.vocab_size :] if depth else numbers[:0]
+        whole = counts.astype(np.int32).reshape(depth, shard.vocab_size)
+        own = whole[:, shard.begin : shard.end]
+    elif draft is not None and list(draft.tokens) == tokens:
+        own = _widened(shard, draft)
+    else:
+        raise DivergedError(f"request {request.number}: the leader judges another proposal")
     place = Place(generation, round_, first_position)
-    found = drive(group, _judge(shard, rows, tokens, counts, place, None))
+    found = drive(group, _judge(shard, rows, tokens, own, place, None))
     if found.status[0] != shards.OK:  # refused on every rank: the leader ends this request alone
         request.pending = []
         return
@@ -241,10 +266,26 @@ def _judge(
     place: Place,
     sources: Sequence[WordSource] | None,
 ) -> Steps[ShardVerdicts]:
-    """One round; counts: (K, V), of which a rank uses its own columns."""
-    own = np.ascontiguousarray(counts[:, shard.begin : shard.end])
+    """One round; counts: (K, width), this rank's own columns of the q's."""
+    own = np.ascontiguousarray(counts)
     drafts = np.array(tokens, np.int64).reshape(1, -1)
     return verify(Rounds(shard, rows[None], drafts, own[None]), [place], sources)
+
+
+def _whole(proposal: Proposal | None, vocab_size: int) -> NDArray[np.int32]:
+    """The counts of every position over the whole vocabulary, (K, V)."""
+    rows = () if proposal is None else proposal.rows
+    counts = np.zeros((len(rows), vocab_size), np.int32)
+    for whole, q in zip(counts, rows, strict=True):
+        whole[slice(None, q.vocab_size) if q.ids is None else q.ids] = q.counts
+    return counts
+
+
+def _widened(shard: Shard, draft: ShardDraft) -> NDArray[np.int32]:
+    """A shard of the real ids on the columns of a target's rank, whose padding has no tickets."""
+    counts = np.zeros((len(draft.tokens), shard.width), np.int32)
+    counts[:, : draft.shard.width] = draft.counts
+    return counts
 
 
 def _score(
