@@ -1,4 +1,4 @@
-"""Imported once by the process that the ranks of the tests are forked from: what all of them need."""
+"""Imported once, by the process that the ranks of the tests are forked from."""
 
 import torch  # noqa: F401
 import transformers  # noqa: F401
