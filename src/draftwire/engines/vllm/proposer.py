@@ -134,7 +134,7 @@ def connect(options: Options, target: Target, most_requests: int) -> DraftClient
     """
     client = RemoteDrafter(
         options.address,
-        target,  # type: ignore[arg-type]
+        target,
         deadline=None if options.derived_deadline else options.deadline,
         connect_timeout=_START_SECONDS,
         audit=options.audit,
