@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftwire.errors import DrafterUnavailableError, ProtocolError, TransportError
+from draftwire.errors import (
+    ConfigurationError,
+    DrafterUnavailableError,
+    ProtocolError,
+    TransportError,
+)
 from draftwire.kernels.shards import Shard
 from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal
@@ -58,7 +63,14 @@ class ShardClient(RemoteDrafter):
     ) -> ClientRequest:
         """Begin a request on this link, under the session and slot that it has on all of them."""
         asking = AskingSession(
-            session, slot, prompt, proposal_key, self.agreed, audit=False, shard=self.shard
+            session,
+            slot,
+            prompt,
+            proposal_key,
+            self.agreed,
+            audit=False,
+            shard=self.shard,
+            slots=self.slots,
         )
         asking.drops = self.counters.drops
         request = ClientRequest(self, asking)
@@ -74,7 +86,12 @@ class ShardClient(RemoteDrafter):
             return "not tried again yet"
         try:
             self.connect(until)
-        except (TransportError, ProtocolError, DrafterUnavailableError) as error:
+        except (
+            TransportError,
+            ProtocolError,
+            DrafterUnavailableError,
+            ConfigurationError,
+        ) as error:
             self.counters.unreachable += 1
             self.counters.error(error)
             self._journal.away(error)
