@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwire.wire.identity import ModelIdentity
 from draftwire.wire.registry import Adaptation
 
 
@@ -25,32 +26,8 @@ class DraftContext(Protocol):
 Context = TypeVar("Context", bound=DraftContext)
 
 
-class DraftEngine(Protocol[Context]):
-    """A drafting model.
-
-    vocab_size: the real V, without padding. max_context: most tokens a context may hold. identity,
-    tokenizer_hash, id_map_hash: 32 bytes each, as HELLO carries them.
-    """
-
-    @property
-    def vocab_size(self) -> int:
-        """The real vocabulary size V."""
-
-    @property
-    def max_context(self) -> int:
-        """Most tokens a context may hold."""
-
-    @property
-    def identity(self) -> bytes:
-        """SHA-256 of the checkpoint."""
-
-    @property
-    def tokenizer_hash(self) -> bytes:
-        """SHA-256 of the tokenizer."""
-
-    @property
-    def id_map_hash(self) -> bytes:
-        """SHA-256 of the global id map."""
+class DraftEngine(ModelIdentity, Protocol[Context]):
+    """A drafting model."""
 
     @property
     def adaptation(self) -> Adaptation:

@@ -21,15 +21,11 @@ from draftwire.kernels.prepare import prepare
 from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.session.link import Link
 from draftwire.session.proposal import DraftTask
-from draftwire.wire.agreement import largest_reply_bytes, step_bytes, version_of
+from draftwire.wire.agreement import version_of
+from draftwire.wire.hello import hello_of
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
     NONCE_BYTES,
-    PRECISION,
-    Q_SEMANTIC,
-    RNG_ABI,
-    VERIFIER_SEMANTIC,
-    HiddenDtype,
     LayoutSet,
     Role,
     Status,
@@ -93,34 +89,18 @@ class DrafterConfig:
 
 def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
     """Return the HELLO of a drafter: its engine's identity and the limits of its configuration."""
-    support = min(config.max_support, engine.vocab_size)
-    context = min(config.max_context or engine.max_context, engine.max_context)
-    depth = min(config.max_depth, context - 1)
-    reply = largest_reply_bytes(config.layouts, engine.vocab_size, depth, support)
-    return Hello(
-        role=Role.DRAFTER,
+    return hello_of(
+        Role.DRAFTER,
+        engine,
         adaptation=engine.adaptation,
         layouts=config.layouts,
-        vocab_size=engine.vocab_size,
         max_sessions=config.max_sessions,
         max_slots=config.max_slots,
-        max_depth=depth,
+        max_depth=config.max_depth,
+        max_support=config.max_support,
+        max_context=config.max_context,
+        max_reply_bytes=config.max_reply_bytes,
         shard_count=config.shard_count,
-        max_support=support,
-        max_context=context,
-        max_step_bytes=step_bytes(context),
-        max_reply_bytes=min(config.max_reply_bytes or reply, _U32_MAX),
-        hidden_rows=0,
-        hidden_dtype=HiddenDtype.NONE,
-        hidden_width=0,
-        q_semantic=Q_SEMANTIC,
-        verifier_semantic=VERIFIER_SEMANTIC,
-        rng_abi=RNG_ABI,
-        precision=PRECISION,
-        id_map_hash=engine.id_map_hash,
-        tokenizer_hash=engine.tokenizer_hash,
-        draft_identity=engine.identity,
-        target_identity=bytes(32),
     )
 
 

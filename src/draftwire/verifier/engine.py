@@ -9,35 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.verifier.sampling import Sampling
+from draftwire.wire.identity import ModelIdentity
 
 Context = TypeVar("Context")
 
 
-class TargetIdentity(Protocol):
-    """What HELLO says of a target."""
-
-    @property
-    def vocab_size(self) -> int:
-        """The real vocabulary size V."""
-
-    @property
-    def max_context(self) -> int:
-        """Most tokens a sequence may hold, prompt included."""
-
-    @property
-    def identity(self) -> bytes:
-        """SHA-256 of the checkpoint."""
-
-    @property
-    def tokenizer_hash(self) -> bytes:
-        """SHA-256 of the tokenizer."""
-
-    @property
-    def id_map_hash(self) -> bytes:
-        """SHA-256 of the global id map."""
-
-
-class TargetEngine(TargetIdentity, Protocol[Context]):
+class TargetEngine(ModelIdentity, Protocol[Context]):
     """A target model together with its unchanged processors (penalties, masks, temperature, top-k).
 
     ``Context``: the opaque state of one request.

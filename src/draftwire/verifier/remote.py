@@ -12,8 +12,8 @@ from draftwire.transport.tcp import Address, TcpChannel
 from draftwire.transport.tls import Tls, TlsFiles
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.engine import TargetIdentity
 from draftwire.verifier.hello import verifier_hello
+from draftwire.wire.identity import ModelIdentity
 from draftwire.wire.registry import Adaptation, WireVersion
 
 
@@ -33,7 +33,7 @@ class RemoteDrafter(DraftClient):
     def __init__(
         self,
         address: Address | tuple[str, int] | str,
-        target: TargetIdentity,
+        target: ModelIdentity,
         *,
         version: WireVersion = WireVersion.V2,
         deadline: float | None = None,

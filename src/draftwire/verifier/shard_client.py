@@ -15,9 +15,9 @@ from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address
-from draftwire.verifier.engine import TargetIdentity
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.request import ClientRequest
+from draftwire.wire.identity import ModelIdentity
 from draftwire.wire.messages import ProposalPolicy
 
 
@@ -32,7 +32,7 @@ class ShardClient(RemoteDrafter):
     def __init__(
         self,
         address: Address | tuple[str, int] | str,
-        target: TargetIdentity,
+        target: ModelIdentity,
         shard: Shard,
         *,
         deadline: float,

@@ -1,4 +1,7 @@
-"""The hashes of HELLO as pure functions of bytes and ids; reading files is left to the engines."""
+"""What a model is to HELLO, and its hashes as pure functions of bytes and ids.
+
+Reading files is left to the engines.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,33 @@ import hashlib
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from draftwire.errors import PairMismatchError
+
+
+class ModelIdentity(Protocol):
+    """What HELLO says of a model, a target or a drafter; hashes are of 32 bytes."""
+
+    @property
+    def vocab_size(self) -> int:
+        """The real vocabulary size V, without padding."""
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens that a sequence may hold, prompt included."""
+
+    @property
+    def identity(self) -> bytes:
+        """SHA-256 of the checkpoint."""
+
+    @property
+    def tokenizer_hash(self) -> bytes:
+        """SHA-256 of the tokenizer."""
+
+    @property
+    def id_map_hash(self) -> bytes:
+        """SHA-256 of the global id map."""
 
 
 @dataclass(frozen=True, slots=True)

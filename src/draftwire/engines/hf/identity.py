@@ -8,12 +8,12 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from draftwire.errors import ModelError, PairMismatchError
-from draftwire.wire.identity import files_hash, labelled_sha256
+from draftwire.wire.identity import ModelIdentity, files_hash, labelled_sha256
 from draftwire.wire.registry import MAX_VOCABULARY
 
 IDENTITY_PATTERNS = ("config.json", "*.safetensors", "*.index.json", "pytorch_model*.bin")
@@ -100,23 +100,7 @@ def real_vocabulary(tokenizer: Any, width: int) -> int:
     return int(size)
 
 
-class Identified(Protocol):
-    """The part of an engine that a pair is compared by."""
-
-    @property
-    def vocab_size(self) -> int:
-        """The real vocabulary size V."""
-
-    @property
-    def tokenizer_hash(self) -> bytes:
-        """SHA-256 of the tokenizer."""
-
-    @property
-    def id_map_hash(self) -> bytes:
-        """SHA-256 of the global id map."""
-
-
-def require_pair(target: Identified, drafter: Identified) -> None:
+def require_pair(target: ModelIdentity, drafter: ModelIdentity) -> None:
     """Refuse two models that do not speak the same ids. Raises PairMismatchError with the field."""
     if target.vocab_size != drafter.vocab_size:
         raise PairMismatchError(
