@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, propose
 from draftwire.drafter.serve import DrafterServer
 from draftwire.errors import ConfigurationError, ProtocolError, TransportError
 from draftwire.exact.words import ProposalWords
@@ -22,15 +23,22 @@ from draftwire.verifier.client import ClientRequest, DraftClient
 from draftwire.verifier.drafting import Drafted, Miss, MissReason
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.hello import verifier_hello
-from draftwire.verifier.local import ProgramChannel
+from draftwire.verifier.local import LocalDrafter, ProgramChannel
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.frames import encode_frame, frame_bytes
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import Layout, LayoutSet, MessageType, Outcome, WireVersion
+from draftwire.wire.registry import (
+    Layout,
+    LayoutSet,
+    MessageType,
+    Outcome,
+    Status,
+    WireVersion,
+)
 from tests.paths import Clock, MemoryChannel, drafting, serving
-from tests.toys import ToyDrafter, ToyRequest, ToyTarget, constant, mixed
+from tests.toys import ToyContext, ToyDrafter, ToyRequest, ToyTarget, constant, mixed
 
 V = 11
 PROMPT = (1, 2, 3)
@@ -61,6 +69,89 @@ class Planned:
 
     def close(self) -> None:
         self.inner.close()
+
+
+class Dying:
+    """A channel that has ended when it is read for the n-th time."""
+
+    def __init__(self, inner: Channel, reads: int) -> None:
+        self.inner = inner
+        self.reads = reads
+
+    def send(self, parts: Sequence[Part], deadline: float) -> None:
+        self.inner.send(parts, deadline)
+
+    def receive_into(self, buffer: memoryview, deadline: float) -> int:
+        if not self.reads:
+            raise ConnectionResetError("gone")
+        self.reads -= 1
+        return self.inner.receive_into(buffer, deadline)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.mark.parametrize("reads", range(8))
+@pytest.mark.parametrize("depth", [2, 8])
+def test_a_drafter_that_goes_between_the_requests_of_one_call_costs_no_more_than_the_round(
+    reads: int, depth: int
+):
+    """It is away, or back with smaller limits, at every time that a call for three looks at it."""
+    target, engine = pair_of_toys()
+    clock = Clock()
+    programs = [
+        DrafterProgram(engine, DrafterConfig(max_depth=most), clock=clock) for most in (8, depth)
+    ]
+    dialled = []
+
+    def dial(until: float) -> Channel:
+        channel = ProgramChannel(programs[min(len(dialled), 1)])
+        dialled.append(Dying(channel, 1 + reads if not dialled else 1 << 30))
+        return dialled[-1]
+
+    with DraftClient(
+        dial, verifier_hello(target), deadline=1e9, connect_timeout=1e9, clock=clock
+    ) as client:
+        requests = [client.open(PROMPT, key) for key in (1, 2, 3)]
+        for _ in range(6):
+            clock.now += 40.0  # a connection that was quiet is looked at first
+            for request, drafted in zip(
+                requests, client.propose_all([(each, POLICY) for each in requests]), strict=True
+            ):
+                assert isinstance(drafted, Proposal | Miss)
+                if isinstance(drafted, Proposal):
+                    request.commit(Outcome.CORRECTION, 0, [(drafted.tokens[0] + 1) % V])
+                else:
+                    request.commit(Outcome.TARGET_ONLY, 0, [1])
+        assert isinstance(drafted, Proposal)
+
+
+def test_a_drafter_that_fails_by_what_it_drew_is_asked_ever_more_seldom():
+    """Law 4: it dies whenever it drew 0. Of n rounds about log2(n) are lost, not half."""
+    fair = constant(1, 1)
+    target = ToyTarget(fair, 2)
+    lost = asked = 0
+
+    def fails(
+        engine: ToyDrafter, jobs: Sequence[DraftJob[ToyContext]], source: ProposalSource
+    ) -> list[Draft | Status]:
+        drafts = propose(engine, jobs, source)
+        if any(isinstance(draft, Draft) and draft.tokens[0] == 0 for draft in drafts):
+            raise RuntimeError("it dislikes 0")
+        return drafts
+
+    policy = ProposalPolicy(Layout.DENSE, 1, 1.0)
+    for seed in range(10):
+        program = DrafterProgram(ToyDrafter(fair, 2), DrafterConfig(), proposer=fails)
+        with LocalDrafter(program, target) as client:
+            run = generate(target, client, (1,), Sampling(seed=seed, max_tokens=1000), policy)
+            assert len(list(run)) == 1000
+            misses = run.report.misses
+            lost += misses[DropReason.DECLINED_INTERNAL]
+            asked += run.report.drafted_rounds
+            assert misses[DropReason.DECLINED_INTERNAL] <= 9  # 2 + log2(1000 / 8)
+            assert misses[MissReason.SUSPECT] > 500
+    assert lost and asked
 
 
 class Counting:

@@ -145,6 +145,23 @@ def test_the_callers_limit_and_the_rounds_deadline_both_hold(within: float, wait
         assert clock.now - began == pytest.approx(waited)
 
 
+def test_rounds_within_a_callers_limit_are_learned_from_and_its_own_misses_are_not() -> None:
+    clock, pair = Clock(), MemoryPair(Faults(latency=0.002))
+    with client_of(pair, clock, ToyDrafter(mixed(V, 1), V), ToyTarget(mixed(V, 1), V)) as client:
+        client.connect()
+        request = client.open((1,), 7)
+        for _ in range(15):
+            (drafted,) = client.propose_all([(request, POLICY)], clock.now + 0.25)
+            assert isinstance(drafted, Proposal)
+            request.commit(Outcome.BONUS, POLICY.depth, [*drafted.tokens, 1])
+        assert client.deadline == 0.2  # the least; it was 1 s before anything was measured
+        for way in pair._ways:
+            way.faults = Faults(latency=60.0)
+        (drafted,) = client.propose_all([(request, POLICY)], clock.now + 0.1)
+        assert isinstance(drafted, Miss)
+        assert client.deadline == 0.2
+
+
 class Late:
     """Answers come after 1.5 s where the committed prefix ends with 1, else after 1 ms."""
 

@@ -20,11 +20,12 @@ from draftwire.transport.channel import Channel
 from draftwire.transport.queue import size_of
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.connected import Connected
-from draftwire.verifier.drafting import Drafted
+from draftwire.verifier.drafting import Drafted, Miss, MissReason
 from draftwire.verifier.greeting import FAREWELL_SECONDS
 from draftwire.verifier.inflight import InFlight
 from draftwire.verifier.request import ClientRequest
 from draftwire.verifier.totals import Totals
+from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import Hello, ProposalPolicy
 
 __all__ = ["ClientRequest", "DraftClient"]
@@ -122,15 +123,20 @@ class DraftClient(Connected):
         rounds' deadline counts from then on, if it is earlier. What has not come by then is lost
         for its own request alone.
         """
-        drafted: list[Drafted | None] = []
+        drafted: list[Drafted | None] = [request.pauses() for request, _ in asked]
         sent: list[tuple[ClientRequest, ProposalPolicy]] = []
-        for request, policy in asked:
-            miss, allowed = request.allowed(policy, until)
-            if miss is None:
-                sent.append((request, allowed))
+        # Looked for once: a connection that ends between two looks would leave a request behind
+        # that was let through on it.
+        agreed = self.agreement(until) if None in drafted else None
+        for at, (request, policy) in enumerate(asked):
+            if drafted[at] is None and agreed is not None:
+                drafted[at], policy = request.allowed(policy, agreed)
+            if drafted[at] is None:
+                sent.append((request, policy))
             else:
-                request.skip()
-            drafted.append(miss)
+                request.asking.skip()
+        if not sent:
+            self.keep_lease()
         results = iter(self._ask(sent, until) if sent else ())
         return [
             request.drafted(next(results)) if miss is None else miss
@@ -138,6 +144,16 @@ class DraftClient(Connected):
         ]
 
     # for requests
+
+    def agreement(self, until: float | None) -> Agreed | Miss:
+        """Return what is agreed with the drafter, connecting if need be, or why none may ask."""
+        before = self._link
+        away = self.reach(until)
+        if away is not None or self.agreed is None:
+            return Miss(MissReason.NO_CONNECTION, away or "")
+        if self._link is not before and until is not None and self.clock() >= until:
+            return Miss(MissReason.NO_CONNECTION, "connecting took the time of this round")
+        return self.agreed
 
     def _ask(
         self, asked: Sequence[tuple[ClientRequest, ProposalPolicy]], until: float | None
@@ -149,8 +165,8 @@ class DraftClient(Connected):
         self._spoke_at = now = self.clock()
         self._silence.asked(now)
         opens = any(request.asking.opens for request, _ in asked)
-        deadline = now + self._deadline.seconds(opens=opens)
-        deadline = deadline if until is None else min(deadline, until)
+        whole = now + self._deadline.seconds(opens=opens)
+        deadline = whole if until is None else min(whole, until)
         self._rounds = InFlight()
         link.expect({})
         parts: Parts = []
@@ -186,9 +202,8 @@ class DraftClient(Connected):
             except ConnectionError as error:
                 self._lost_connection(DropReason.DISCONNECTED, str(error))
         results = self._rounds.take(request for request, _ in asked)
-        if until is None:
-            trips = [request.asking.round_trip for request, _ in asked]
-            self._deadline.finished(results, trips, opens=opens)
+        trips = [request.asking.round_trip for request, _ in asked]
+        self._deadline.finished(results, trips, opens=opens, cut=deadline < whole)
         return results
 
     def lost_round(self, dropped: Dropped) -> None:

@@ -16,8 +16,11 @@ drawn; the round's words are independent of H. Given H it is a constant, as good
 user named; so what is lost by it is lost as under a fixed deadline (law 4), and the argument of
 :mod:`draftwire.verifier.breaker` goes through word by word: with X = P(the target alone writes a
 text in A | committed prefix), a round of either kind keeps E[X after | H] = X, X is a martingale,
-and the text has the law of the target. What this forbids is a deadline that moves while its round
-is in flight, or that follows a round which is not over. What no deadline can repair, fixed or
+and the text has the law of the target. Another request's round may be in flight or undecided
+meanwhile: given all of that one's words, its text is fixed and the argument holds for this one, so
+each text keeps its law whatever the others are, and they stay independent. What this forbids is a
+deadline that moves while its round is in flight, or that follows an undecided round of its own
+request. What no deadline can repair, fixed or
 derived, is a drafter whose time for *this* round depends on what it draws in it (docs/AUDIT.md).
 
 The *text of a seed* does depend on which rounds are lost. A derived deadline lets times decide
@@ -83,13 +86,16 @@ class Deadline:
         round_trips: Sequence[float | None],
         *,
         opens: bool,
+        cut: bool = False,
     ) -> None:
         """Take what became of rounds that were asked together, and when their proposals came.
 
-        A loss for another reason than time says nothing about time.
+        A loss for another reason than time says nothing about time, and neither does a miss where
+        the caller had less than the deadline to give (cut).
         """
         if any(isinstance(r, Dropped) and r.reason is DropReason.MISSED_DEADLINE for r in results):
-            self.missed(opens=opens)
+            if not cut:
+                self.missed(opens=opens)
             return
         both = zip(results, round_trips, strict=True)
         came = [took for r, took in both if isinstance(r, Proposal) and took is not None]

@@ -22,6 +22,7 @@ class MissReason(Enum):
 
     NO_CONNECTION = "no_connection"  # nobody there, another program, or a refused HELLO
     PAUSED = "paused"  # backed off after proposals that were lost
+    SUSPECT = "suspect"  # lost again in a way that may follow from what was drawn (law 4)
     CONTEXT_LIMIT = "context_limit"  # the committed prefix fills the drafter's context
     NOT_OFFERED = "not_offered"  # HELLO did not agree to the policy's layout or support
     NO_SLOT = "no_slot"  # more requests are open than HELLO agreed to

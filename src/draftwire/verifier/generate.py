@@ -61,6 +61,7 @@ _NOTES: dict[Reason, str] = {
     MissReason.NOT_OFFERED: f"the drafter does not offer this layout or support: {_ALONE}",
     MissReason.UNSHARED_TOKEN: f"the text has left the shared vocabulary: {_ALONE}",
     MissReason.PAUSED: "proposals kept getting lost: drafting pauses and is tried again later",
+    MissReason.SUSPECT: "the drafter was lost in mid-round again: drafting pauses, ever longer",
     DropReason.AUDIT_FAILED: "a draft was not drawn from the q that came with it: not used",
 }
 

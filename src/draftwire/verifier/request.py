@@ -58,7 +58,7 @@ class ClientRequest:
                 self._client.counters.round_trip.add(self.asking.round_trip)
             self._pacing.won()
             return result
-        self._pacing.lost()
+        self._pacing.lost(result.reason)
         self._client.lost_round(result)
         return Miss(result.reason, result.detail, result.drafted)
 
@@ -80,21 +80,22 @@ class ClientRequest:
             self._open = False
             self._client.farewell(self)
 
+    def pauses(self) -> Miss | None:
+        """Return why this round does not ask, wherever the drafter is; call it once a round."""
+        if self._unshared:
+            return Miss(MissReason.UNSHARED_TOKEN)
+        reason = self._pacing.pauses()
+        return None if reason is None else Miss(reason)
+
     def allowed(
-        self, policy: ProposalPolicy, until: float | None = None
+        self, policy: ProposalPolicy, agreed: Agreed | Miss
     ) -> tuple[Miss | None, ProposalPolicy]:
         """Return why this round may not ask, or None, and the policy at the depth that it may.
 
-        Connects if need be, until then at the longest. Call it once a round.
+        agreed: with the drafter, or why nothing is.
         """
-        if self._unshared:
-            return Miss(MissReason.UNSHARED_TOKEN), policy
-        if not self._pacing.may_ask():
-            return Miss(MissReason.PAUSED), policy
-        away = self._client.reach(until)
-        agreed = self._client.agreed
-        if away is not None or agreed is None:
-            return Miss(MissReason.NO_CONNECTION, away or ""), policy
+        if isinstance(agreed, Miss):
+            return agreed, policy
         slots = self._client.slots
         most = None if slots is None else slots.requests
         if self.asking.slot >= min(

@@ -139,9 +139,10 @@ class LinkedRequest:
 
     def propose(self, policy: ProposalPolicy) -> Drafted:
         """Begin the next round and ask for at most ``policy.depth`` drafts, on every link."""
-        if not self._pacing.may_ask():
+        pauses = self._pacing.pauses()
+        if pauses is not None:
             self.skip()
-            return Miss(MissReason.PAUSED)
+            return Miss(pauses)
         links = self._links
         client = links.client
         connect = client.connect_timeout if links.pacing.may_try(client.clock()) else 0.0
@@ -153,7 +154,7 @@ class LinkedRequest:
         if isinstance(drafted, Proposal):
             self._pacing.won()
         elif isinstance(drafted.reason, DropReason):
-            self._pacing.lost()
+            self._pacing.lost(drafted.reason)
         away = isinstance(drafted, Miss) and drafted.reason is MissReason.NO_CONNECTION
         if away and connect:
             links.pacing.failed(client.clock())
@@ -239,7 +240,10 @@ def _round(
     rank says nothing of what it was sent but whether that is whole (law 4).
     """
     client.may_connect = asked.connect > 0
-    miss, policy = request.allowed(asked.policy, client.clock() + asked.connect)
+    miss, policy = request.pauses(), asked.policy
+    if miss is None:
+        agreed = client.agreement(client.clock() + asked.connect)
+        miss, policy = request.allowed(policy, agreed)
     asking = request.asking
     reason = 0 if miss is None else _MISSES.index(MissReason(miss.reason))
     states = yield from gather(np.array([reason, policy.depth, asking.opens], np.int64))
