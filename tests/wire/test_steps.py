@@ -80,4 +80,5 @@ def test_only_so_many_policies_are_kept():
     for tickets in range(1, 3 * POLICIES_KEPT):
         step = replace(STEP, policy=replace(STEP.policy, top_p=tickets))
         codec.decode(MessageType.STEP, WireVersion.V2, memoryview(payload_of(step)), agreed)
-    assert len(agreed.policies) == POLICIES_KEPT
+        assert len(agreed.policies) <= POLICIES_KEPT
+    assert agreed.policies

@@ -80,5 +80,8 @@ def read_step(payload: memoryview, agreed: Agreed) -> Step | None:
 
 def remember(payload: memoryview, policy: ProposalPolicy, agreed: Agreed) -> None:
     """Keep a policy that was read from this payload and checked; v1, which is slow, keeps none."""
-    if agreed.version is WireVersion.V2 and len(agreed.policies) < POLICIES_KEPT:
-        agreed.policies[policy.layout, policy.depth, payload[_POLICY].tobytes()] = policy
+    if agreed.version is not WireVersion.V2:
+        return
+    if len(agreed.policies) >= POLICIES_KEPT:
+        agreed.policies.clear()  # who uses more than these is met again soon enough
+    agreed.policies[policy.layout, policy.depth, payload[_POLICY].tobytes()] = policy
