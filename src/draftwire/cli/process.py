@@ -23,13 +23,23 @@ STOP_SECONDS = 5.0
 def drafter_process(arguments: Sequence[str]) -> Iterator[Address]:
     """Run ``draftwire serve`` on a free loopback port and yield its address; end it afterwards.
 
-    The child ends when its standard input does, so it also ends when this process is killed. It has
-    a session of its own: Ctrl-C reaches this process alone, which then ends the child. Raises
-    TransportError when it does not come up.
+    Raises TransportError when it does not come up.
     """
     command = [sys.executable, "-m", "draftwire", "serve", "--port", "0", "--until-stdin-closes"]
+    with listening_process([*command, *arguments]) as address:
+        yield address
+
+
+@contextmanager
+def listening_process(command: Sequence[str]) -> Iterator[Address]:
+    """Run a program that prints where it listens, and yield that; end the program afterwards.
+
+    The child must end when its standard input does, so that it also ends when this process is
+    killed. It has a session of its own: Ctrl-C reaches this process alone, which then ends the
+    child. Raises TransportError when it does not come up.
+    """
     child = subprocess.Popen(
-        [*command, *arguments],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

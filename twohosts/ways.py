@@ -1,0 +1,153 @@
+"""One pair of models run several ways in turn over one link: texts, and what they take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any, Final
+
+from draftwire.verifier.breaker import Breaker, BreakerState, Choice
+from draftwire.verifier.client import DraftClient
+from draftwire.verifier.engine import TargetEngine
+from draftwire.verifier.generate import generate
+from draftwire.verifier.report import Report
+from draftwire.verifier.sampling import Sampling
+from draftwire.wire.messages import ProposalPolicy
+
+TARGET_ONLY: Final = "target-only"
+_LEAST_TURNS: Final = 3
+_LEAST_TOKENS: Final = 16  # of a text that fills up a turn
+_SETTLED_ROUNDS: Final = 60  # of a breaker that has gone on drafting
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target with its prompts; a turn is ``tokens`` tokens or a few more, however many texts."""
+
+    name: str
+    target: TargetEngine[Any]
+    prompts: Sequence[Sequence[int]]
+    temperature: float
+    tokens: int
+
+
+class Watched(Breaker):
+    """Always drafts, and keeps what every round took and brought."""
+
+    def __init__(self) -> None:
+        """Begin with no round."""
+        super().__init__()
+        self.rounds: list[tuple[float, int]] = []
+
+    def admits(self) -> Choice:
+        """Draft."""
+        return Choice.DRAFT
+
+    def finished(self, choice: Choice, seconds: float, tokens: float, *, first: bool) -> bool:
+        """Keep the round, unless it read a prompt."""
+        if not first:
+            self.rounds.append((seconds, round(tokens)))
+        return False
+
+
+@dataclass
+class Way:
+    """How a pair is run, and what came of it in the turns that count.
+
+    client: None = the target alone. rates: tokens/s, a turn each. rounds: seconds of target-only
+    rounds, where there is no client.
+    """
+
+    name: str
+    client: DraftClient | None = None
+    policy: ProposalPolicy | None = None
+    rates: list[float] = field(default_factory=list)
+    report: Report = field(default_factory=Report)
+    rounds: list[float] = field(default_factory=list)
+
+    @property
+    def breaker(self) -> Breaker | None:
+        """The breaker that decides here; None where everything is drafted, or nothing."""
+        breaker = None if self.client is None else self.client.breaker
+        return None if isinstance(breaker, Watched) else breaker
+
+    def text(self, pair: Pair, prompt: Sequence[int], seed: int, tokens: int) -> Report:
+        """Write one text and return what it took."""
+        sampling = Sampling(temperature=pair.temperature, seed=seed, max_tokens=tokens)
+        with generate(pair.target, self.client, prompt, sampling, self.policy) as running:
+            moments = [time.perf_counter() for _ in running]
+        if self.client is None:
+            self.rounds += [after - before for before, after in pairwise(moments)]
+        return running.report
+
+    def turn(self, pair: Pair, number: int) -> Report:
+        """Write texts until there are enough tokens; returns their sum."""
+        total, text = Report(), 0
+        while total.tokens < pair.tokens:
+            prompt = pair.prompts[(number + text) % len(pair.prompts)]
+            tokens = max(pair.tokens - total.tokens, _LEAST_TOKENS)
+            total.add(self.text(pair, prompt, 1000 * number + text, tokens))
+            text += 1
+        return total
+
+
+def settle(pair: Pair, ways: Sequence[Way], seconds: float) -> None:
+    """Let every breaker make up its mind, for so many seconds at most each.
+
+    A pause that follows a probe is a verdict; the first may have been one stall.
+    """
+    for way in ways:
+        breaker, client = way.breaker, way.client
+        until, number = time.monotonic() + seconds, 0
+        while breaker is not None and client is not None and time.monotonic() < until:
+            way.turn(pair, number)
+            number += 1
+            rounds = client.totals.sum().rounds
+            drafting = breaker.state is BreakerState.DRAFTING and rounds >= _SETTLED_ROUNDS
+            if breaker.pauses > 1 or drafting:
+                break
+
+
+def take_turns(pair: Pair, ways: Sequence[Way], seconds: float) -> None:
+    """Run every way once a turn, each turn beginning with another one, for about ``seconds``.
+
+    Turns make whatever else the machine does meet all ways alike.
+    """
+    for way in ways:  # whatever a connection or a program does only once
+        way.text(pair, pair.prompts[0], 1, _LEAST_TOKENS)
+        way.rounds.clear()
+    began, number = time.monotonic(), 0
+    while number < _LEAST_TURNS or time.monotonic() - began < seconds:
+        first = number % len(ways)
+        for way in (*ways[first:], *ways[:first]):
+            report = way.turn(pair, number)
+            way.rates.append(report.tokens_per_second)
+            way.report.add(report)
+        number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median, and the quartiles around it."""
+
+    low: float
+    middle: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return it for some values, at least one."""
+        ordered = sorted(values)
+        half = len(ordered) // 2
+        low = ordered[:half] or ordered
+        high = ordered[-half:] if half else ordered
+        return cls(median(low), median(ordered), median(high))
+
+
+def costs(rates: Mapping[str, Sequence[float]], way: str) -> Spread:
+    """Return seconds a token as a multiple of the target's alone in the same turn."""
+    pairs = zip(rates[TARGET_ONLY], rates[way], strict=True)
+    return Spread.of([alone / ours for alone, ours in pairs])
