@@ -46,7 +46,9 @@ from twohosts.ways import TARGET_ONLY, Pair, Spread, Watched, Way, costs, settle
 from twohosts.wide import DEPTH, POLICIES, SUPPORT, WideTarget
 
 TEMPERATURE: Final = 0.8
-PASSES: Final = (0.025, 0.004)  # seconds of the wide target: a large model, and a small one
+EMBEDDED_TOKENS: Final = 32  # of a turn
+# Seconds of a pass of the wide target, as of a large model and of a small one: tokens of a turn.
+PASSES: Final = {0.025: 24, 0.004: 100}
 EMBEDDED_POLICIES: Final = {
     Layout.SPARSE: ProposalPolicy(Layout.SPARSE, DEPTH, TEMPERATURE, support=SUPPORT),
     Layout.DENSE: ProposalPolicy(Layout.DENSE, DEPTH, TEMPERATURE),
@@ -81,13 +83,13 @@ class Bench:
         command = self.hosts.command("drafter", [sys.executable, *arguments])
         return stack.enter_context(listening_process(command))
 
-    def pairs(self, tokens: int) -> Iterator[tuple[Pair, Address, dict[Layout, ProposalPolicy]]]:
+    def pairs(self) -> Iterator[tuple[Pair, Address, dict[Layout, ProposalPolicy]]]:
         """Yield each pair with the address of its drafter and the policies it is asked under."""
         embedded = self.target.engine
         name = f"embedded pair, V = {embedded.vocab_size:,}"
-        pair = Pair(name, embedded, self.prompts, TEMPERATURE, tokens)
+        pair = Pair(name, embedded, self.prompts, TEMPERATURE, EMBEDDED_TOKENS)
         yield pair, self.embedded, EMBEDDED_POLICIES
-        for target, seconds in zip(self.wide_targets, PASSES, strict=True):
+        for target, (seconds, tokens) in zip(self.wide_targets, PASSES.items(), strict=True):
             name = f"prepared rows, V = {target.vocab_size:,}, a pass takes {seconds * 1e3:g} ms"
             yield Pair(name, target, [[1, 2, 3]], 1.0, tokens), self.wide, POLICIES
 
@@ -153,12 +155,12 @@ def measure_link(
         sparse, dense = proposal_seconds(
             timing, [1, 2, 3], [POLICIES[Layout.SPARSE], POLICIES[Layout.DENSE]], options.proposals
         )
-        for pair, address, policies in bench.pairs(options.tokens):
+        for pair, address, policies in bench.pairs():
             ways = begins[address].ways(pair.target, policies)
             if address is bench.embedded:
                 ways.append(Way(COLOCATED, bench.local, policies[Layout.SPARSE]))
             settle(pair, ways, options.settle)
-            seconds = options.seconds * (0.5 if address is bench.embedded else 0.25)
+            seconds = options.seconds * (0.4 if address is bench.embedded else 0.3)
             take_turns(pair, ways, seconds)
             pairs.append(found(pair, ways))
     return LinkFound(megabits, delay, trip, WideTimes(sparse, dense), pairs)
@@ -166,7 +168,6 @@ def measure_link(
 
 def found(pair: Pair, ways: Sequence[Way]) -> PairFound:
     """Return what the ways of a pair have come to."""
-    rates = {way.name: way.rates for way in ways}
     alone = ways[0].rounds
     drafted = {
         way.name: way.client.breaker.rounds
@@ -179,9 +180,9 @@ def found(pair: Pair, ways: Sequence[Way]) -> PairFound:
         if way.breaker is not None:
             played = long_run(alone, drafted[way.name.split(",")[0]], LONG_RUN_SECONDS)
             breaker = BreakerFound(way.breaker.state.value, way.breaker.pauses, played)
-        results.append(
-            WayFound(way.name, Spread.of(way.rates), costs(rates, way.name), way.report, breaker)
-        )
+        spread = Spread.of(list(way.rates.values()))
+        cost = costs(ways[0].rates, way.rates)
+        results.append(WayFound(way.name, spread, cost, way.report, breaker))
     return PairFound(pair.name, len(ways[0].rates), results)
 
 
@@ -228,7 +229,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--delays", type=float, nargs="+", required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--settle", type=float, required=True)
-    parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--proposals", type=int, required=True)
     return parser.parse_args(arguments)
 

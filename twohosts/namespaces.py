@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -144,6 +145,9 @@ def _processes(name: str) -> list[int]:
 @contextmanager
 def _unhurried() -> Iterator[None]:
     """Let no second Ctrl-C come between the removal of one thing and the next."""
+    if threading.current_thread() is not threading.main_thread():  # signals are the main one's
+        yield
+        return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

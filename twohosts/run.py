@@ -62,9 +62,8 @@ def _measure(hosts: Hosts, options: argparse.Namespace, arguments: Sequence[str]
         "hosts": hosts.pid,
         "command": " ".join(["python -m twohosts.run", *arguments]),
         "out": options.out,
-        "seconds": options.seconds or (4 if quick else 45),
+        "seconds": options.seconds or (4 if quick else 55),
         "settle": 2 if quick else 5,
-        "tokens": 24 if quick else 48,
         "proposals": 3 if quick else 9,
     }
     passed = [f"--{name}={value}" for name, value in settings.items()]

@@ -9,7 +9,7 @@ from twohosts.ways import TARGET_ONLY
 from twohosts.wide import DEPTH, VOCABULARY
 
 _HEAD = (
-    f"{'':17} {'tokens/s':>9} {'x target-only':>22} {'tok/pass':>8} {'accepted':>8}"
+    f"{'':19} {'tokens/s':>9} {'x target-only':>22} {'tok/pass':>8} {'accepted':>8}"
     f" {'rounds':>6} {'drafted':>7} {'lost':>4}  breaker, and the cost of an hour"
 )
 
@@ -36,7 +36,7 @@ def _line(way: WayFound) -> str:
     speed = f"{1 / cost.middle:.2f} ({1 / cost.high:.2f}..{1 / cost.low:.2f})"
     accepted = "-" if way.acceptance is None else f"{way.acceptance:.2f}"
     line = (
-        f"{way.name:17} {rate.middle:>9.1f} {speed:>22} {report.tokens_per_target_pass:>8.2f}"
+        f"{way.name:19} {rate.middle:>9.1f} {speed:>22} {report.tokens_per_target_pass:>8.2f}"
         f" {accepted:>8} {report.rounds:>6} {way.drafted:>7.0%} {way.lost:>4}"
     )
     if way.breaker is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from draftwire.wire.messages import ProposalPolicy
 TARGET_ONLY: Final = "target-only"
 _LEAST_TURNS: Final = 3
 _LEAST_TOKENS: Final = 16  # of a text that fills up a turn
+_TURN_SECONDS: Final = 1.5  # a turn is over then, however few its tokens
+_SELDOM: Final = 3  # ways that no breaker watches run in every so manieth turn: they only show why
 _SETTLED_ROUNDS: Final = 60  # of a breaker that has gone on drafting
 
 
@@ -57,14 +60,14 @@ class Watched(Breaker):
 class Way:
     """How a pair is run, and what came of it in the turns that count.
 
-    client: None = the target alone. rates: tokens/s, a turn each. rounds: seconds of target-only
-    rounds, where there is no client.
+    client: None = the target alone. rates: tokens/s by the number of the turn. rounds: seconds of
+    target-only rounds, where there is no client.
     """
 
     name: str
     client: DraftClient | None = None
     policy: ProposalPolicy | None = None
-    rates: list[float] = field(default_factory=list)
+    rates: dict[int, float] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
     rounds: list[float] = field(default_factory=list)
 
@@ -74,22 +77,28 @@ class Way:
         breaker = None if self.client is None else self.client.breaker
         return None if isinstance(breaker, Watched) else breaker
 
-    def text(self, pair: Pair, prompt: Sequence[int], seed: int, tokens: int) -> Report:
-        """Write one text and return what it took."""
+    def text(
+        self, pair: Pair, prompt: Sequence[int], seed: int, tokens: int, until: float
+    ) -> Report:
+        """Write one text, but not for longer than until then, and return what it took."""
         sampling = Sampling(temperature=pair.temperature, seed=seed, max_tokens=tokens)
         with generate(pair.target, self.client, prompt, sampling, self.policy) as running:
-            moments = [time.perf_counter() for _ in running]
+            moments = []
+            for _ in running:
+                moments.append(time.perf_counter())
+                if moments[-1] > until:
+                    break
         if self.client is None:
             self.rounds += [after - before for before, after in pairwise(moments)]
         return running.report
 
     def turn(self, pair: Pair, number: int) -> Report:
-        """Write texts until there are enough tokens; returns their sum."""
-        total, text = Report(), 0
-        while total.tokens < pair.tokens:
+        """Write texts until there are enough tokens, or time is up; returns their sum."""
+        total, text, until = Report(), 0, time.perf_counter() + _TURN_SECONDS
+        while total.tokens < pair.tokens and time.perf_counter() < until:
             prompt = pair.prompts[(number + text) % len(pair.prompts)]
             tokens = max(pair.tokens - total.tokens, _LEAST_TOKENS)
-            total.add(self.text(pair, prompt, 1000 * number + text, tokens))
+            total.add(self.text(pair, prompt, 1000 * number + text, tokens, until))
             text += 1
         return total
 
@@ -117,14 +126,17 @@ def take_turns(pair: Pair, ways: Sequence[Way], seconds: float) -> None:
     Turns make whatever else the machine does meet all ways alike.
     """
     for way in ways:  # whatever a connection or a program does only once
-        way.text(pair, pair.prompts[0], 1, _LEAST_TOKENS)
+        way.text(pair, pair.prompts[0], 1, _LEAST_TOKENS, math.inf)
         way.rounds.clear()
     began, number = time.monotonic(), 0
     while number < _LEAST_TURNS or time.monotonic() - began < seconds:
         first = number % len(ways)
         for way in (*ways[first:], *ways[:first]):
+            always = way.client is not None and way.breaker is None
+            if always and number % _SELDOM:
+                continue
             report = way.turn(pair, number)
-            way.rates.append(report.tokens_per_second)
+            way.rates[number] = report.tokens_per_second
             way.report.add(report)
         number += 1
 
@@ -147,7 +159,6 @@ class Spread:
         return cls(median(low), median(ordered), median(high))
 
 
-def costs(rates: Mapping[str, Sequence[float]], way: str) -> Spread:
-    """Return seconds a token as a multiple of the target's alone in the same turn."""
-    pairs = zip(rates[TARGET_ONLY], rates[way], strict=True)
-    return Spread.of([alone / ours for alone, ours in pairs])
+def costs(alone: Mapping[int, float], ours: Mapping[int, float]) -> Spread:
+    """Return seconds a token as a multiple of the target's alone in the same turn, from rates."""
+    return Spread.of([alone[turn] / rate for turn, rate in ours.items()])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from draftwire.drafter.program import DrafterConfig
 from draftwire.errors import ArithmeticRefusalError, ConfigurationError, RefusalCode
@@ -282,6 +283,36 @@ def test_l32_texts_that_nobody_closes_keep_no_slot(begun: bool) -> None:
         running = generate(target, client, (1,), sampling, DENSE)
         list(running)
         assert running.report.drafted_rounds > 0
+
+
+class Stateless(ToyTarget):
+    """A target whose opaque context is None."""
+
+    closed = 0
+
+    def open(self, prompt: Sequence[int], sampling: Sampling) -> None:  # type: ignore[override]
+        return None
+
+    def score(  # type: ignore[override]
+        self, context: None, committed: Sequence[int], drafts: Sequence[int]
+    ) -> NDArray[np.float64]:
+        return np.ones((len(drafts) + 1, V))
+
+    def close(self, context: None) -> None:  # type: ignore[override]
+        self.closed += 1
+
+
+def test_a_context_that_is_none_is_a_context() -> None:
+    """Texts end, are left early and are never begun: none of them keeps its slot."""
+    target, engine = Stateless(mixed(V, 2), V), near()
+    with drafting("colocated", engine, target) as client:
+        for _ in range(5):
+            list(generate(target, client, PROMPT, Sampling(seed=1, max_tokens=8), DENSE))
+        with generate(target, client, PROMPT, Sampling(seed=1, max_tokens=8), DENSE) as running:
+            next(running)
+        generate(target, client, PROMPT, Sampling(seed=1, max_tokens=8), DENSE).close()
+        assert target.closed == 7
+        assert not engine.contexts
 
 
 @pytest.mark.parametrize("path", PATHS)

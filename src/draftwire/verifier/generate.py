@@ -116,8 +116,13 @@ class Generation(Generic[Context], Iterator[Emission]):
         self._choice: Choice | None = None  # the breaker's, for the round that is on
         self._totals = None if drafter is None else drafter.totals
         self.report.traffic = self._drafting.traffic
-        self._open: Context | None = context
+        self._held: tuple[Context] | None = (context,)  # opaque: None may be one
         self._emissions = self._run(context)
+
+    @property
+    def _open(self) -> Context | None:
+        """The target's context of the request; None once it has been closed."""
+        return None if self._held is None else self._held[0]
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -147,7 +152,7 @@ class Generation(Generic[Context], Iterator[Emission]):
 
     def __del__(self) -> None:
         """Close what nobody closed, so that a text that was never begun keeps no slot for ever."""
-        if getattr(self, "_open", None) is not None:  # there is none where __init__ has refused
+        if getattr(self, "_held", None) is not None:  # there is none where __init__ has refused
             self.close()
 
     def close(self) -> None:
@@ -155,8 +160,12 @@ class Generation(Generic[Context], Iterator[Emission]):
         self._emissions.close()
         if self.report.finish is None:
             self.report.finish = Finish.ABANDONED
-        if self._open is not None:
-            context, self._open = self._open, None
+        self._free()
+
+    def _free(self) -> None:
+        """Free the request on both sides, once."""
+        if self._held is not None:
+            (context,), self._held = self._held, None
             self._drafting.close()
             self._target.close(context)
 
@@ -178,10 +187,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         finally:
             if self.report.finish is None:
                 self.report.finish = Finish.ABANDONED
-            if self._open is not None:
-                self._open = None
-                self._drafting.close()
-                self._target.close(context)
+            self._free()
 
     def _weigh(self, breaker: Breaker, choice: Choice, seconds: float, tokens: int) -> None:
         """Tell the breaker of a finished round, and the user when that changes something."""
