@@ -28,12 +28,13 @@ VENV_VLLM := .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 PIP_VLLM := $(BIN_VLLM)/python -m pip --disable-pip-version-check
 
-.PHONY: vllm vllm-test vllm-ci vllm-bench help run test bench faults soak fuzz fuzz-guided gpu lint vectors spec wheel clean
+.PHONY: vllm vllm-test vllm-ci vllm-bench help run test bench two-hosts faults soak fuzz fuzz-guided gpu lint vectors spec wheel clean
 
 help:
 	@echo 'make run      set up, then the demo: drafter and verifier on this machine'
 	@echo 'make test     set up, then every test'
 	@echo 'make bench    measure against the goals; JSON and a table in .out/ (QUICK=1: a short one)'
+	@echo 'make two-hosts  as root: both programs in network namespaces, over six links; a table (QUICK=1: two links)'
 	@echo 'make faults   every fault in every state of a session, and how long a stall is: a table (QUICK=1: some)'
 	@echo 'make soak     ten minutes of a drafter that is killed every five seconds (SECONDS_OF_SOAK=600)'
 	@echo 'make vllm     vLLM from nothing: its own environment (.venv-vllm), tests, benchmark'
@@ -73,6 +74,9 @@ bench: $(VENV)/.dev-ready
 
 faults: $(VENV)/.dev-ready
 	$(BIN)/python -m faults.run $(if $(QUICK),--quick)
+
+two-hosts: $(VENV)/.run-ready
+	@$(BIN)/python -m twohosts.run $(if $(QUICK),--quick)
 
 soak: $(VENV)/.dev-ready
 	$(BIN)/python -m faults.soak --seconds $(SECONDS_OF_SOAK)
