@@ -38,7 +38,7 @@ from bench.vllm_ways import (
 
 DEPTH, TOKENS = 5, 96
 BATCHES = (1, 8)
-WARM_UP = 8  # tokens
+WARM_UP = 6  # tokens
 LEAST_SHARE = 0.95  # of the colocated tokens/s at batch 1
 
 
