@@ -13,7 +13,7 @@ from draftwire.session import flight
 from draftwire.wire.registry import WireVersion
 from faults.requests import TINY
 from faults.scene import PROMPT, Moment, Scene, Strike
-from tests.enumeration import WordTree, law_of
+from toys.enumeration import WordTree, law_of
 
 Law = dict[tuple[tuple[int, ...], ...], Fraction]
 GRID: Final = 2

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.toys import Table, ToyDrafter, ToyTarget
+from toys.models import Table, ToyDrafter, ToyTarget
 
 WIDTH: Final = 64
 """V of these models."""

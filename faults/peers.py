@@ -19,7 +19,7 @@ from draftwire.wire.registry import LayoutSet, WireVersion
 from faults.network import LATE, Fault, Variants, everywhere, of_frames
 from faults.scene import KEY, UNDER_WAY, Moment, Scene, Strike
 from faults.world import Arrivals, Way
-from tests.toys import ToyDrafter, mixed
+from toys.models import ToyDrafter, mixed
 
 AWAY: Final = 5.0
 STOPPED: Final = 3.0

@@ -16,7 +16,7 @@ from draftwire.drafter.program import DrafterConfig
 from draftwire.drafter.serve import serve
 from draftwire.errors import TransportError
 from draftwire.transport.tcp import Address
-from tests.toys import ToyDrafter
+from toys.models import ToyDrafter
 
 FORK: Final = multiprocessing.get_context("fork")
 """Children begin with the compiled arithmetic of this process: a restart costs milliseconds."""

@@ -32,7 +32,7 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 from faults import models, processes
-from tests.toys import ToyDrafter
+from toys.models import ToyDrafter
 
 DEADLINE: Final = 0.25
 TOKENS: Final = 200

@@ -7,7 +7,7 @@ from typing import Final
 
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, WireVersion
-from tests.toys import Table, mixed
+from toys.models import Table, mixed
 
 
 @dataclass(frozen=True)

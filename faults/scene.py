@@ -33,7 +33,7 @@ from draftwire.wire.registry import LayoutSet, MessageType, WireVersion
 from faults.frames import kind_of
 from faults.requests import Size
 from faults.world import Arrivals, Channel, Line, Way, World
-from tests.toys import ToyDrafter, ToyRequest, ToyTarget
+from toys.models import ToyDrafter, ToyRequest, ToyTarget
 
 DEADLINE: Final = 1.0
 CONNECT: Final = 1.0

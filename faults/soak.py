@@ -36,7 +36,7 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 from faults import models, processes
-from tests.toys import ToyRequest, ToyTarget
+from toys.models import ToyRequest, ToyTarget
 
 VERIFIERS: Final = 8
 SESSIONS: Final = 8  # of each verifier

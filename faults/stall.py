@@ -28,7 +28,7 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome
 from faults import models, processes
-from tests.toys import ToyContext, ToyDrafter
+from toys.models import ToyContext, ToyDrafter
 
 DEADLINE: Final = 0.25
 MOST: Final = 1.1

@@ -20,7 +20,7 @@ from draftwire.exact.words import ProposalWords
 from draftwire.transport.channel import Part
 from draftwire.wire.registry import MessageType
 from faults.frames import kind_of, size_of
-from tests.toys import ToyDrafter
+from toys.models import ToyDrafter
 
 LATENCY: Final = 0.001
 MOST_WAITS: Final = 20_000

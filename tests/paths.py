@@ -19,7 +19,7 @@ from draftwire.verifier.client import DraftClient
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.registry import WireVersion
-from tests.toys import ToyDrafter, ToyTarget
+from toys.models import ToyDrafter, ToyTarget
 
 PATHS = ("colocated", "memory", "tcp")
 

@@ -21,7 +21,7 @@ from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address, listen
 from draftwire.transport.tls import Tls, TlsFiles
 from draftwire.wire.identity import IdMap
-from tests.toys import ToyDrafter, mixed
+from toys.models import ToyDrafter, mixed
 
 DEPTH = 3
 

@@ -22,7 +22,7 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy, Step
 from draftwire.wire.registry import Layout, Outcome
 from tests.paths import serving
-from tests.toys import ToyContext, ToyDrafter, ToyTarget, mixed
+from toys.models import ToyContext, ToyDrafter, ToyTarget, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.SPARSE, 3, 1.0, support=5)

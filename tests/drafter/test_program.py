@@ -19,7 +19,7 @@ from draftwire.session.reasons import DropReason
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import Cancel, ErrorMessage, ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, Outcome, WireVersion
-from tests.toys import ToyContext, ToyDrafter, ToyTarget, mixed
+from toys.models import ToyContext, ToyDrafter, ToyTarget, mixed
 
 V = 9
 DENSE = ProposalPolicy(Layout.DENSE, 3, 1.0)

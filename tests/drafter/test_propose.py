@@ -17,7 +17,7 @@ from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels.rows import QRow
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout, Status
-from tests.toys import ToyContext, ToyDrafter, mixed
+from toys.models import ToyContext, ToyDrafter, mixed
 
 V = 7
 KEY = 0x0123456789ABCDEF

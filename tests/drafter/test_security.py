@@ -40,7 +40,7 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import Complete, ProposalPolicy
 from draftwire.wire.registry import Layout, Status
 from tests.certificates import tls_files
-from tests.toys import ToyDrafter, ToyTarget, mixed
+from toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 CODE = ProtocolErrorCode

@@ -29,7 +29,7 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import HEADER_BYTES, MAGIC, Layout
 from tests.paths import serving
-from tests.toys import ToyDrafter, ToyTarget, constant, mixed
+from toys.models import ToyDrafter, ToyTarget, constant, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.DENSE, 4, 1.0)
@@ -231,7 +231,7 @@ PROGRAM = """
 import sys
 from draftwire.drafter.program import DrafterConfig
 from draftwire.drafter.serve import serve
-from tests.toys import ToyDrafter, mixed
+from toys.models import ToyDrafter, mixed
 serve(ToyDrafter(mixed(11, 1), 11), DrafterConfig(), ready=lambda a: print(a, flush=True))
 print("ended", flush=True)
 """

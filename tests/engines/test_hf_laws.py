@@ -25,7 +25,7 @@ from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 from tests.engines.hook_calls import run
 from tests.engines.tiny_models import tiny_tokenizer
-from tests.enumeration import WordTree, law_of
+from toys.enumeration import WordTree, law_of
 
 V = 3
 Table = tuple[tuple[int, ...], ...]

@@ -23,8 +23,8 @@ from draftwire.verifier.drafting import MissReason
 from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
-from tests.enumeration import WordTree, law_of
-from tests.toys import ToyDrafter, ToyTarget, constant
+from toys.enumeration import WordTree, law_of
+from toys.models import ToyDrafter, ToyTarget, constant
 
 V = 3
 PROMPT = (0,)

@@ -19,7 +19,7 @@ from tests.engines.test_vllm_ledger import (
     text_of,
     two_of_three,
 )
-from tests.enumeration import WordTree, law_of
+from toys.enumeration import WordTree, law_of
 
 
 @dataclass

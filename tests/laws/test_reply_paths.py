@@ -31,8 +31,8 @@ from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout, LayoutSet, WireVersion
 from fuzz.pieces import cut
-from tests.toys import ToyTarget, constant
 from tools.vectors.form import binary32
+from toys.models import ToyTarget, constant
 
 PROMPT = (2, 0, 1)
 DEPTH = 2

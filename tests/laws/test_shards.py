@@ -18,7 +18,6 @@ from draftwire.kernels.shards_emulator import emulate
 from draftwire.kernels.shards_verify import Place, Rounds
 from draftwire.wire.registry import TICKETS
 from oracle.laws import Ending, Tokens, draw_law
-from tests.enumeration import WordTree, law_of
 from tests.laws.decoding import Pair, Round, assert_lossless, fixed, law_by_rounds
 from tests.laws.decoding import law_over_all_words as over_all_words
 from tests.laws.enumeration import AllWords, Choices, Points, explore
@@ -31,6 +30,7 @@ from tests.laws.sharding import (
     shard_primitives_by_law,
     splits_of,
 )
+from toys.enumeration import WordTree, law_of
 
 PLACE = Place(1, 1, 5)
 

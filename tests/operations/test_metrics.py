@@ -28,7 +28,7 @@ from draftwire.verifier.local import LocalDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import MAX_DEPTH, Layout, Status
-from tests.toys import ToyDrafter, ToyTarget, mixed
+from toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.DENSE, 4, 1.0)

@@ -17,7 +17,7 @@ from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, Outcome
 from tests.paths import drafting
-from tests.toys import ToyDrafter, ToyTarget, mixed
+from toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 DENSE = ProposalPolicy(Layout.DENSE, 4, 1.0)

@@ -14,10 +14,10 @@ from draftwire.verifier.breaker import Breaker, BreakerConfig, BreakerState, Cho
 from draftwire.verifier.drafting import MissReason
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.sampling import Sampling
-from tests.enumeration import WordTree, law_of
 from tests.paths import drafting
-from tests.toys import ToyDrafter, ToyTarget, mixed
 from tests.verifier.test_laws import Shared, dense, tables, targets_law
+from toys.enumeration import WordTree, law_of
+from toys.models import ToyDrafter, ToyTarget, mixed
 
 ALONE = 1.0
 

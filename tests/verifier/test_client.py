@@ -38,7 +38,7 @@ from draftwire.wire.registry import (
     WireVersion,
 )
 from tests.paths import Clock, MemoryChannel, drafting, serving
-from tests.toys import ToyContext, ToyDrafter, ToyRequest, ToyTarget, constant, mixed
+from toys.models import ToyContext, ToyDrafter, ToyRequest, ToyTarget, constant, mixed
 
 V = 11
 PROMPT = (1, 2, 3)

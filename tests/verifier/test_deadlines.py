@@ -22,10 +22,10 @@ from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, MessageType, Outcome
-from tests.enumeration import WordTree, law_of
 from tests.paths import Clock, MemoryChannel
-from tests.toys import ToyDrafter, ToyTarget, mixed
 from tests.verifier.test_laws import Shared
+from toys.enumeration import WordTree, law_of
+from toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=5)

@@ -11,7 +11,7 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 from tests.paths import PATHS, drafting
-from tests.toys import ToyDrafter, ToyTarget, constant, mixed
+from toys.models import ToyDrafter, ToyTarget, constant, mixed
 
 GOOD = Measured(
     target=0.050,

@@ -22,7 +22,7 @@ from draftwire.verifier.stop import Finish
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, WireVersion
 from tests.paths import PATHS, drafting
-from tests.toys import ToyDrafter, ToyTarget, constant, mixed
+from toys.models import ToyDrafter, ToyTarget, constant, mixed
 
 V = 11
 PROMPT = (1, 2, 3)

@@ -31,6 +31,7 @@ class WordTree:
         self._given: dict[Address, int] = {}
 
     def words(self, address: Address) -> Iterator[int]:
+        """Return the words at an address: the branch, and middles after it."""
         if address not in self._given:
             self._given[address] = len(self._given)
             if len(self._given) > len(self._path):

@@ -46,6 +46,7 @@ class ToyContext:
 
     @property
     def length(self) -> int:
+        """Tokens that it holds."""
         return len(self.tokens)
 
 
@@ -65,21 +66,25 @@ class ToyDrafter:
     extended: int = 0
 
     def open(self) -> ToyContext:
+        """Return a context that holds nothing."""
         context = ToyContext()
         self.contexts.append(context)
         return context
 
     def close(self, context: ToyContext) -> None:
+        """Free a context, once."""
         assert context.open
         context.open = False
         self.contexts.remove(context)
 
     def rewind(self, context: ToyContext, length: int) -> None:
+        """Forget all tokens but the first ``length``."""
         assert context.open
         assert 0 <= length <= context.length
         del context.tokens[length:]
 
     def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+        """Take tokens in and return the logits after them: float32 (rows, V)."""
         assert len({id(context) for context, _ in batch}) == len(batch)
         self.batches.append(len(batch))
         rows = []
@@ -118,11 +123,13 @@ class ToyTarget:
     passes: int = 0
 
     def open(self, prompt: Sequence[int], sampling: Sampling) -> ToyRequest:
+        """Begin a request."""
         request = ToyRequest(sampling, list(prompt))
         self.requests.append(request)
         return request
 
     def close(self, context: ToyRequest) -> None:
+        """Free a request, once."""
         assert context.open
         context.open = False
         self.requests.remove(context)
@@ -142,6 +149,7 @@ class ToyTarget:
     def score(
         self, context: ToyRequest, committed: Sequence[int], drafts: Sequence[int]
     ) -> NDArray[np.float64]:
+        """Return the processed weights at each draft and after the last: (K + 1, V)."""
         assert context.open
         assert list(committed[: len(context.committed)]) == context.committed
         context.committed = list(committed)

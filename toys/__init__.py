@@ -1,0 +1,1 @@
+"""Models that are tables, and laws enumerated over every word: shared by tests and tools."""
