@@ -10,7 +10,17 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 
-from tools.vectors import arithmetic, drafters, frames, keyed, refusals, verdicts, verifiers, words
+from tools.vectors import (
+    arithmetic,
+    drafters,
+    frames,
+    keyed,
+    orders,
+    refusals,
+    verdicts,
+    verifiers,
+    words,
+)
 from tools.vectors.form import Vector, write
 
 KINDS: dict[str, Callable[[], Iterable[Vector]]] = {
@@ -20,7 +30,7 @@ KINDS: dict[str, Callable[[], Iterable[Vector]]] = {
     "verdicts": verdicts.rounds,
     "laws": verdicts.texts,
     "frames": lambda: chain(
-        frames.good(), frames.bad_frames(), frames.hellos(), refusals.vectors()
+        frames.good(), frames.bad_frames(), frames.hellos(), refusals.vectors(), orders.vectors()
     ),
     "transcripts": lambda: chain(drafters.drafters(), verifiers.vectors(), keyed.vectors()),
 }
