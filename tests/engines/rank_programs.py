@@ -185,13 +185,16 @@ def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay
     )
     from draftwire.errors import TransportError
     from draftwire.kernels.shards import even_shards
+    from draftwire.verifier.ownership import Ownership
     from draftwire.verifier.shard_client import ShardClient
 
     columns = load_columns(embedded_folder("target"), rank, size)
     group = join(rank, size, rendezvous)
     pipe.send("ready")
 
-    def linked(addresses: list[str] | None, deadline: float = 20.0) -> ShardClient | None:
+    def linked(
+        addresses: list[str] | None, deadline: float = 20.0, ownership: str = "VOCABULARY"
+    ) -> ShardClient | None:
         shard = even_shards(columns.vocab_size, size)[rank]
         if addresses is None:
             return None
@@ -209,20 +212,23 @@ def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay
             )
         except TransportError as error:
             pipe.send(type(error).__name__)
+            return
         if client is not None:
             client.close()
     if rank:
         return
-    target = RankedTargetEngine(group, columns)
-    target.end_tokens = frozenset()  # a text of the tests has its full length, whatever it says
     while (told := pipe.recv()) is not None:
         client = linked(**told)
+        ownership = Ownership[told.get("ownership", "VOCABULARY")]
+        target = RankedTargetEngine(group, columns, ownership)
+        target.end_tokens = frozenset()  # a text of the tests has its full length
         links = None if client is None else RankLinks(group, client)
         while (wish := pipe.recv()) is not None:
             try:
                 pipe.send(_text(pipe, target, links, **wish))
             except TransportError as error:
-                pipe.send((type(error).__name__, str(error)))
+                pipe.send(type(error).__name__)
+                return
         target.stop()
         if client is not None:
             client.close()
@@ -240,6 +246,7 @@ def _text(
     temperature: float = 1.0,
     deadline: float = 20.0,
     pause_at: int = -1,
+    **processors: Any,
 ) -> tuple[tuple[int, ...], dict[str, Any]]:
     """One text by the leader; at token ``pause_at`` it waits until the test says go on."""
     from draftwire.engines.ranks.verifying import RankedGeneration
@@ -253,7 +260,7 @@ def _text(
             pipe.send("paused")
             pipe.recv()
 
-    sampling = Sampling(temperature=temperature, seed=seed, max_tokens=tokens)
+    sampling = Sampling(temperature=temperature, seed=seed, max_tokens=tokens, **processors)
     policy = ProposalPolicy(Layout.DENSE, 3, 1.0)
     with ExitStack() as stack:
         drafter = links

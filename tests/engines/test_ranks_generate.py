@@ -7,7 +7,7 @@ undisturbed one; but it is one text on all ranks, of the target's law.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -37,13 +37,22 @@ class Machines:
     told: bool = False
     address: str = ""
 
-    def connect(self, addresses: list[str], *, linked: bool, deadline: float = 20.0) -> None:
+    def connect(
+        self,
+        addresses: list[str],
+        *,
+        linked: bool,
+        deadline: float = 20.0,
+        ownership: str = "VOCABULARY",
+    ) -> None:
         """Where the drafter is: a link a rank, or one for the leader."""
         if self.told:
             self.target.tell(0, None)
-        for rank in range(2):
-            told = {"addresses": addresses if linked else None, "deadline": deadline}
-            self.target.tell(rank, told)
+        for rank in range(len(self.target.processes)):
+            links = addresses if linked else None
+            self.target.tell(
+                rank, {"addresses": links, "deadline": deadline, "ownership": ownership}
+            )
         self.told = True
         self.address = "" if linked else addresses[0]
 
@@ -104,16 +113,25 @@ def machines(both: Both) -> Machines:
 
 
 @pytest.fixture(scope="module")
-def alone() -> tuple[int, ...]:
+def one() -> Callable[..., tuple[int, ...]]:
     """What one process writes from the same seed."""
     engine = HfTargetEngine.from_folder(embedded_folder("target"))
     engine.end_tokens = frozenset()
-    sampling = Sampling(temperature=1.0, seed=7, max_tokens=TOKENS)
-    policy = ProposalPolicy(Layout.DENSE, 3, 1.0)
     drafting = HfDraftEngine.from_folder(embedded_folder("drafter"))
-    local = LocalDrafter(DrafterProgram(drafting, DrafterConfig()), engine)
-    with generate(engine, local, PROMPT, sampling, policy) as generation:
-        return tuple(emission.token for emission in generation)
+
+    def write(**processors: Any) -> tuple[int, ...]:
+        sampling = Sampling(temperature=1.0, seed=7, max_tokens=TOKENS, **processors)
+        policy = ProposalPolicy(Layout.DENSE, 3, 1.0)
+        local = LocalDrafter(DrafterProgram(drafting, DrafterConfig()), engine)
+        with local, generate(engine, local, PROMPT, sampling, policy) as generation:
+            return tuple(emission.token for emission in generation)
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def alone(one: Callable[..., tuple[int, ...]]) -> tuple[int, ...]:
+    return one()
 
 
 def test_two_and_two_ranks_write_what_one_process_writes(
@@ -145,6 +163,21 @@ def test_t35_at_the_end_of_the_context_all_ranks_decide_alike(both: Both) -> Non
         prompt = (PROMPT * CONTEXT)[: CONTEXT - room]
         text, _ = both.target.write(prompt=prompt, tokens=9)
         assert 1 <= len(text) <= room
+
+
+def test_processors_of_the_target_over_ranks(
+    both: Both, one: Callable[..., tuple[int, ...]]
+) -> None:
+    """The text of one process, whoever owns what; the second request belongs to another rank."""
+    for ownership in ("VOCABULARY",) if both.linked else ("VOCABULARY", "REQUESTS"):
+        both.target.connect(both.addresses, linked=both.linked, ownership=ownership)
+        for processors in (
+            {"top_k": 20, "repetition_penalty": 1.3},
+            {"top_k": 40, "top_p": 0.8, "min_p": 0.05, "repetition_penalty": 0.9},
+        ):
+            text, report = both.target.write(**processors)
+            assert text == one(**processors)
+            assert report["accepted"] > 0
 
 
 def test_greedy_ranks_write_what_the_target_alone_writes(both: Both) -> None:
@@ -187,3 +220,27 @@ def test_t34_a_drafter_rank_that_is_killed_costs_no_text(both: Both) -> None:
 def test_t34_a_drafters_leader_that_is_killed_costs_no_text(target: Machines, linked: bool) -> None:
     with drafter(linked) as (group, addresses):
         kill(Both(target, group, addresses, linked), 0)
+
+
+def test_a_rank_of_the_target_that_dies_ends_the_text_on_all_others(target: Machines) -> None:
+    """One typed error on each survivor, at once; the last test of these ranks."""
+    target.connect(["127.0.0.1:9"], linked=False)
+    target.begin(pause_at=5)
+    assert target.target.hear(0) == "paused"
+    target.target.kill(0)
+    assert target.target.hear(1, 30) == "TransportError"
+
+
+def test_four_ranks_write_one_text_until_one_dies() -> None:
+    with ranks(verifier_rank, 4, context().Value("d", 0.0)) as group:
+        assert [group.hear(rank, 200) for rank in range(4)] == ["ready"] * 4
+        machines = Machines(group, None)
+        machines.connect(["127.0.0.1:9"], linked=False)
+        machines.begin(temperature=0.0)
+        texts = [group.hear(rank)[0] for rank in range(4)]
+        assert len(texts[0]) == TOKENS and len(set(texts)) == 1
+        machines.begin(pause_at=5)
+        assert group.hear(0) == "paused"
+        group.kill(3)
+        group.tell(0, "go on")
+        assert [group.hear(rank, 30) for rank in range(3)] == ["TransportError"] * 3

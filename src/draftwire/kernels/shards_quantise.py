@@ -187,7 +187,7 @@ def _restrict(
         cut = yield from largest_kept(shard, keys, policy.top_k, _KEY_BITS)
         loops.keep_rows(weights, keys, *cut)
     if policy.top_p < TICKETS:
-        needed = _nucleus_mass((yield from total(weights.sum(axis=1))), policy.top_p)
+        needed = nucleus_mass((yield from total(weights.sum(axis=1))), policy.top_p)
         cut_off = yield from descend(weights, needed, WEIGHT_BITS + 1, by_mass=True)
         thresholds, left = cut_off
         ties = yield from share_ties(shard, weights, thresholds, -(-left // thresholds))
@@ -200,7 +200,7 @@ def _restrict(
         loops.keep_rows(weights, kept, *cut)
 
 
-def _nucleus_mass(masses: Integers, top_p: int) -> Integers:
+def nucleus_mass(masses: Integers, top_p: int) -> Integers:
     """ceil(top_p * W / 2^24); W is at most 2^62, so the product is taken in two halves."""
     upper, lower = masses >> 24, masses & (TICKETS - 1)
     needed: Integers = upper * top_p + -(-(lower * top_p) >> 24)

@@ -22,20 +22,24 @@ def owner_of(slot: int, size: int) -> int:
 
 
 def verify_owned(
-    rank: int, size: int, judges: Sequence[Callable[[], Verdict] | None]
+    rank: int,
+    size: int,
+    judges: Sequence[Callable[[], Verdict] | None],
+    slots: Sequence[int] | None = None,
 ) -> Steps[ShardVerdicts]:
     """Judge B rounds, each on the rank that owns its slot; every rank gets all the verdicts.
 
-    judges: by slot; this rank's own rounds, None for those of others. A round that the arithmetic
+    judges: this rank's own rounds, None for those of others. slots: whose rounds they are; None =
+    of slots 0 to B - 1. A round that the arithmetic
     refuses says so in its status and touches no other.
     """
     own = np.zeros((3, len(judges)), np.int64)
-    for slot, judge in enumerate(judges):
-        if judge is not None and owner_of(slot, size) == rank:
-            own[:, slot] = _judged(judge)
+    owners = [owner_of(slot, size) for slot in slots or range(len(judges))]
+    for index, judge in enumerate(judges):
+        if judge is not None and owners[index] == rank:
+            own[:, index] = _judged(judge)
     gathered = yield from gather(own)
-    owners = [owner_of(slot, size) for slot in range(len(judges))]
-    merged = np.stack([gathered[owner, :, slot] for slot, owner in enumerate(owners)], axis=1)
+    merged = np.stack([gathered[owner, :, index] for index, owner in enumerate(owners)], axis=1)
     return ShardVerdicts(*(yield from broadcast(np.ascontiguousarray(merged))))
 
 

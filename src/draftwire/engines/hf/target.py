@@ -129,7 +129,7 @@ class HfTargetEngine:
         not speak of (suppressed tokens, forced tokens ...) is taken from there unchanged. Raises
         ConfigurationError when transformers refuses the parameters.
         """
-        prepared = prepare(self._model, prompt, {**self._options, **_arguments(sampling)})
+        prepared = prepare(self._model, prompt, {**self._options, **sampling_arguments(sampling)})
         processors = RowProcessors(prepared.processors)
         return HfTargetContext(CachedSequence(self._model), processors, sampling.greedy)
 
@@ -205,7 +205,8 @@ def _prepared(
     return Prepared(logits_processor, stopping_criteria, generation_config)
 
 
-def _arguments(sampling: Sampling) -> dict[str, Any]:
+def sampling_arguments(sampling: Sampling) -> dict[str, Any]:
+    """Return what ``model.generate`` is told of a request's own parameters."""
     arguments: dict[str, Any] = {
         "do_sample": not sampling.greedy,
         "repetition_penalty": float(sampling.repetition_penalty),

@@ -40,6 +40,13 @@ class ModelColumns:
         """SHA-256 of the global id map."""
         return IdMap.native(self.vocab_size).hash()
 
+    def shards(self) -> list[Shard]:
+        """The columns of every rank."""
+        own = self.shard
+        return [
+            own_shard(self.vocab_size, own.vocab_size, rank, own.size) for rank in range(own.size)
+        ]
+
     def sequence(self) -> CachedSequence:
         """A new sequence that holds no tokens."""
         return CachedSequence(self.model)

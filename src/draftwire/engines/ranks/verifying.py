@@ -8,74 +8,68 @@ round has a proposal is one decision; q goes to the other ranks only once it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwire.engines.hf.sequence import CachedSequence
 from draftwire.engines.ranks.columns import ModelColumns
-from draftwire.engines.ranks.links import LinkedRequest, LinkFollower
+from draftwire.engines.ranks.links import LinkedRequest, LinkFollower, RankLinks
 from draftwire.engines.ranks.orders import (
     LINK_ORDERS,
     DivergedError,
     Order,
-    bits_of,
     hear,
-    number_of,
     tell,
+)
+from draftwire.engines.ranks.scoring import (
+    OPEN_NUMBERS,
+    RankedRequest,
+    open_numbers,
+    opened,
+    score,
 )
 from draftwire.errors import ConfigurationError
 from draftwire.exact.verify import Verdict
-from draftwire.exact.words import WordSource
-from draftwire.kernels import shards
+from draftwire.exact.words import Domain, WordSource
+from draftwire.kernels import cpu, shards
+from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import Collective, Integers, Shard, Steps, drive
 from draftwire.kernels.shards_payload import ShardDraft
-from draftwire.kernels.shards_target import point_of, weights_of
+from draftwire.kernels.shards_requests import verify_owned
 from draftwire.kernels.shards_verify import Place, Rounds, ShardVerdicts, verify
 from draftwire.session.proposal import Proposal
 from draftwire.session.shards import ShardProposal
+from draftwire.verifier.drafting import Drafter
 from draftwire.verifier.generate import Emission, Generation, Kind
+from draftwire.verifier.ownership import Ownership
 from draftwire.verifier.sampling import Sampling
-
-
-@dataclass(slots=True)
-class RankedRequest:
-    """One request as a rank has it: its sequence, temperature and committed text.
-
-    pending: what the latest verdict brought, of which the leader says how much is kept. rounds: of
-    each round, how many drafts were judged and how many stood.
-    """
-
-    number: int
-    sequence: CachedSequence
-    temperature: float
-    committed: list[int]
-    prompt: int
-    pending: list[int] = field(default_factory=list)
-    rounds: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def text(self) -> tuple[int, ...]:
-        """The committed text, without its prompt."""
-        return tuple(self.committed[self.prompt :])
+from draftwire.verifier.stop import Decode
+from draftwire.wire.messages import ProposalPolicy
 
 
 class RankedTargetEngine:
     """The leader's target: it scores its own columns, and has every rank score theirs.
 
     Implements :class:`draftwire.verifier.engine.TargetEngine`; use it with
-    :class:`RankedGeneration`. Masks and processors over the whole vocabulary are not split: a
-    request may have a temperature, and nothing else that needs a whole row (ConfigurationError).
+    :class:`RankedGeneration`. ownership: who judges a request. Vocabulary-sharded, every rank has
+    its columns, and processors other than penalties, temperature, top-k, top-p and min-p are
+    refused; request-sharded, one rank has whole rows, and any processor will do.
     """
 
-    def __init__(self, group: Collective, columns: ModelColumns) -> None:
+    def __init__(
+        self,
+        group: Collective,
+        columns: ModelColumns,
+        ownership: Ownership = Ownership.VOCABULARY,
+    ) -> None:
         """Lead a group whose other ranks follow. Raises ConfigurationError on any other rank."""
         if group.rank != shards.LEADER:
             raise ConfigurationError(f"rank {group.rank} follows, it does not lead")
         self.group = group
         self.columns = columns
+        self.ownership = ownership
         self.vocab_size = columns.vocab_size
         self.max_context = columns.max_context
         self.identity = columns.identity
@@ -85,25 +79,27 @@ class RankedTargetEngine:
         self._opened = 0
 
     def open(self, prompt: Sequence[int], sampling: Sampling) -> RankedRequest:
-        """Begin a request on every rank."""
-        _check_sampling(sampling)
-        self._opened += 1
-        tell(self.group, Order.OPEN, [self._opened, bits_of(sampling.temperature), *prompt])
-        return _opened(self.columns, self._opened, sampling.temperature, prompt)
+        """Begin a request on every rank. Raises ConfigurationError."""
+        number, numbers = self._opened + 1, open_numbers(sampling, self.ownership)
+        request = opened(self.columns, number, numbers, prompt)  # first: it may refuse
+        self._opened = number
+        tell(self.group, Order.OPEN, [number, *numbers, *prompt])
+        return request
 
     def score(
         self, context: RankedRequest, committed: Sequence[int], drafts: Sequence[int]
     ) -> NDArray[np.float64]:
-        """The leader's columns of p at K + 1 positions; the other ranks keep theirs.
+        """What the leader has of p at K + 1 positions; the other ranks keep theirs.
 
-        Returns binary64 (K + 1, width of its shard), on one scale over all ranks.
+        Returns binary64 (K + 1, n): its columns, on one scale over all ranks; whole rows of a
+        request that it owns alone; or no columns.
         """
         base = len(context.committed)
         tail = list(committed[base:])
         tell(self.group, Order.SCORE, [context.number, base, len(tail), *tail, *drafts])
         context.committed += tail
         context.pending = []
-        return drive(self.group, _score(self.columns, context, drafts))
+        return drive(self.group, score(self.columns, context, drafts))
 
     def judge(
         self,
@@ -126,12 +122,11 @@ class RankedTargetEngine:
         head = np.array([context.number, *where, depth, link, *tokens], np.int64)
         if isinstance(proposal, ShardProposal):
             tell(self.group, Order.VERIFY, head)
-            own = _widened(shard, proposal.draft)
+            counts = _widened(shard, proposal.draft)
         else:
-            whole = _whole(proposal, shard.vocab_size)
-            tell(self.group, Order.VERIFY, np.concatenate([head, whole.reshape(-1)]))
-            own = whole[:, shard.begin : shard.end]
-        steps = _judge(shard, rows, tokens, own, place, [source])
+            counts = _whole(proposal, shard.vocab_size)
+            tell(self.group, Order.VERIFY, np.concatenate([head, counts.reshape(-1)]))
+        steps = _judge(shard, context, rows, tokens, counts, place, source)
         return drive(self.group, steps).verdict(0, depth)
 
     def close(self, context: RankedRequest) -> None:
@@ -149,8 +144,30 @@ class RankedTargetEngine:
 class RankedGeneration(Generation[RankedRequest]):
     """The round loop over ranks: everything but the judging is the ordinary loop, on the leader.
 
-    target: a :class:`RankedTargetEngine`.
+    target: a :class:`RankedTargetEngine`. Proposals in shards are for a vocabulary-sharded one
+    (ConfigurationError).
     """
+
+    def __init__(
+        self,
+        target: RankedTargetEngine,
+        drafter: Drafter | None,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        policy: ProposalPolicy | None,
+        *,
+        decode: Decode | None = None,
+        on_emission: Callable[[Emission], None] | None = None,
+    ) -> None:
+        """See :func:`draftwire.verifier.generate.generate`."""
+        if isinstance(drafter, RankLinks) and target.ownership is not Ownership.VOCABULARY:
+            raise ConfigurationError(
+                "a request-sharded target judges whole q's, and links from rank to rank bring a"
+                " shard to each: use one connection, or a vocabulary-sharded target"
+            )
+        super().__init__(
+            target, drafter, prompt, sampling, policy, decode=decode, on_emission=on_emission
+        )
 
     def _draw_target_only(self, rows: NDArray[np.float64]) -> int:
         return self._judged(rows, None).token
@@ -207,14 +224,15 @@ def follow_verifying(
             continue
         number, *rest = numbers[: _HEAD[order]].tolist()
         if order is Order.OPEN:
-            requests[number] = _opened(columns, number, number_of(rest[0]), numbers[2:].tolist())
+            settings, prompt = rest, numbers[1 + OPEN_NUMBERS :].tolist()
+            requests[number] = opened(columns, number, settings, prompt)
         elif order is Order.SCORE:
             if before_round is not None:
                 before_round()
             base, tail = rest
             request, tokens = requests[number], numbers[3:].tolist()
             _commit(request, base, tokens[:tail])
-            rows[number] = drive(group, _score(columns, request, tokens[tail:]))
+            rows[number] = drive(group, score(columns, request, tokens[tail:]))
         elif order is Order.VERIFY:
             draft = None if links is None else links.draft(int(numbers[5]))
             _follow(group, columns.shard, requests[number], rows.pop(number), numbers, draft)
@@ -225,7 +243,7 @@ def follow_verifying(
                 on_text(request)
 
 
-_HEAD: Final = {Order.OPEN: 2, Order.SCORE: 3, Order.VERIFY: 1, Order.CLOSE: 2}
+_HEAD: Final = {Order.OPEN: 1 + OPEN_NUMBERS, Order.SCORE: 3, Order.VERIFY: 1, Order.CLOSE: 2}
 """Numbers of an order before what varies."""
 
 
@@ -241,15 +259,14 @@ def _follow(
     _, generation, round_, first_position, depth, link, *more = numbers.tolist()
     tokens = more[:depth]
     if not link or not depth:
-        counts = numbers[-depth * shard.vocab_size :] if depth else numbers[:0]
-        whole = counts.astype(np.int32).reshape(depth, shard.vocab_size)
-        own = whole[:, shard.begin : shard.end]
+        told = numbers[-depth * shard.vocab_size :] if depth else numbers[:0]
+        counts = told.astype(np.int32).reshape(depth, shard.vocab_size)
     elif draft is not None and list(draft.tokens) == tokens:
-        own = _widened(shard, draft)
+        counts = _widened(shard, draft)
     else:
         raise DivergedError(f"request {request.number}: the leader judges another proposal")
     place = Place(generation, round_, first_position)
-    found = drive(group, _judge(shard, rows, tokens, own, place, None))
+    found = drive(group, _judge(shard, request, rows, tokens, counts, place, None))
     if found.status[0] != shards.OK:  # refused on every rank: the leader ends this request alone
         request.pending = []
         return
@@ -260,16 +277,49 @@ def _follow(
 
 def _judge(
     shard: Shard,
+    request: RankedRequest,
     rows: NDArray[np.float64],
     tokens: Sequence[int],
     counts: NDArray[np.int32],
     place: Place,
-    sources: Sequence[WordSource] | None,
+    source: WordSource | None,
 ) -> Steps[ShardVerdicts]:
-    """One round; counts: (K, width), this rank's own columns of the q's."""
+    """One round. counts: (K, V), or (K, width) of a rank's own columns. source: the leader's."""
+    if request.ownership is Ownership.REQUESTS:
+        judge = None
+        if request.owner == shard.rank:
+            words = source or request.words
+            assert words is not None
+            judge = partial(_judge_alone, rows, tokens, counts, place, words)
+        return (yield from verify_owned(shard.rank, shard.size, [judge], [request.number]))
+    if counts.shape[1] == shard.vocab_size:
+        counts = counts[:, shard.begin : shard.end]
     own = np.ascontiguousarray(counts)
     drafts = np.array(tokens, np.int64).reshape(1, -1)
-    return verify(Rounds(shard, rows[None], drafts, own[None]), [place], sources)
+    sources = None if source is None else [source]
+    return (yield from verify(Rounds(shard, rows[None], drafts, own[None]), [place], sources))
+
+
+def _judge_alone(
+    rows: NDArray[np.float64],
+    tokens: Sequence[int],
+    counts: NDArray[np.int32],
+    place: Place,
+    source: WordSource,
+) -> Verdict:
+    """One round on the rank that has all of it."""
+    if not tokens:
+        address = place.address(0, Domain.TARGET_ONLY)
+        return Verdict(0, cpu.target(rows[0], source.words(address)), "bonus")
+    return cpu.verify(
+        rows,
+        tokens,
+        [QRow(rows.shape[1], None, row) for row in counts],
+        source,
+        generation=place.generation,
+        round=place.round,
+        first_position=place.first_position,
+    )
 
 
 def _whole(proposal: Proposal | None, vocab_size: int) -> NDArray[np.int32]:
@@ -288,27 +338,6 @@ def _widened(shard: Shard, draft: ShardDraft) -> NDArray[np.int32]:
     return counts
 
 
-def _score(
-    columns: ModelColumns, request: RankedRequest, drafts: Sequence[int]
-) -> Steps[NDArray[np.float64]]:
-    """This rank's columns of p at K + 1 positions (A17, A21)."""
-    ids = [*request.committed, *drafts]
-    sequence = request.sequence
-    sequence.rewind_to_prefix_of(request.committed)
-    logits = columns.logits(sequence, ids[sequence.length :], len(drafts) + 1)
-    if request.temperature == 0:
-        return point_of(columns.shard, logits)
-    # transformers divides the binary32 scores by the temperature before anything else.
-    return weights_of(logits / np.float32(request.temperature))
-
-
-def _opened(
-    columns: ModelColumns, number: int, temperature: float, prompt: Sequence[int]
-) -> RankedRequest:
-    sequence = columns.sequence()
-    return RankedRequest(number, sequence, temperature, list(prompt), len(prompt))
-
-
 def _commit(request: RankedRequest, base: int, tail: Sequence[int]) -> None:
     """Commit what the leader keeps of the latest verdict, if it is what this rank decided too."""
     same = base == len(request.committed) and list(tail) == request.pending[: len(tail)]
@@ -316,13 +345,3 @@ def _commit(request: RankedRequest, base: int, tail: Sequence[int]) -> None:
         raise DivergedError(f"request {request.number}: the leader commits another text")
     request.committed += tail
     request.pending = []
-
-
-def _check_sampling(sampling: Sampling) -> None:
-    plain = Sampling(temperature=sampling.temperature)
-    for name in ("top_p", "top_k", "min_p", "repetition_penalty"):
-        if getattr(sampling, name) != getattr(plain, name):
-            raise ConfigurationError(
-                f"a target whose vocabulary is split samples with a temperature alone: {name} needs"
-                " whole rows"
-            )
