@@ -66,7 +66,7 @@ def test_open_sessions_finish_and_new_ones_are_declined() -> None:
         begun = [next(running) for _ in range(10)]
         assert not server.draining
         server.drain(60.0)
-        while not server._program.draining:
+        while not server.program.draining:
             time.sleep(0.01)
         late = text(drafter, 10, seed=5)
         assert {e.kind for e in late} == {Kind.TARGET_ONLY}
@@ -175,7 +175,7 @@ def test_what_a_stranger_costs_is_counted() -> None:
         while stranger.recv(4096):
             continue
         with socket.create_connection(server.address), socket.create_connection(server.address):
-            counters, deadline = server._program.counters, time.monotonic() + 5
+            counters, deadline = server.program.counters, time.monotonic() + 5
             while not counters.turned_away[TurnedAway.CROWDED_OUT]:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)

@@ -322,6 +322,55 @@ def test_an_engine_that_fails_costs_the_culprits_proposal_alone() -> None:
     assert isinstance(peer.results[2][1], Dropped)
 
 
+class Clinging(ToyDrafter):
+    """An engine that cannot free a context that begins with token 0, as when its rank is gone."""
+
+    def close(self, context: ToyContext) -> None:
+        super().close(context)
+        if context.tokens[:1] == [0]:
+            raise RuntimeError("a rank is gone")
+
+
+@pytest.mark.parametrize("end", ["cancel", "disconnect", "leave", "nonsense", "refused"])
+def test_an_engine_that_fails_to_close_a_context_costs_nobody_anything(end: str) -> None:
+    """Every way in which a session ends: the others are served, and every context is given up."""
+    engine = Clinging(mixed(V, 2), V)
+    program = program_of(engine)
+    one, other = Peer(program), Peer(program)
+    for peer in (one, other):
+        for session in (1, 2):
+            peer.open(session, (0, session))
+            peer.ask(session, DENSE)
+    program.draft()
+    for peer in (one, other):
+        peer.receive()
+    closed = 2
+    if end == "cancel":
+        for cancel in one.sessions[1].cancel():
+            one.link.send(cancel)
+        one.send()
+        closed = 1
+    elif end == "disconnect":
+        program.disconnect(one.connection)
+    elif end == "leave":
+        one.connection.leave()
+    elif end == "refused":
+        one.link.send(ErrorMessage(ProtocolErrorCode.BAD_FIELD, session=1, generation=1))
+        one.send()
+        closed = 1
+    else:
+        one.connection.buffer()[:4] = b"what"
+        one.connection.filled(4)
+        assert one.connection.closing
+    assert program.counters.engine_failures == closed
+    assert len(engine.contexts) == program.open_sessions == 4 - closed
+    other.sessions[1].commit(3, Outcome.BONUS, 4)
+    other.ask(1, DENSE)
+    program.draft()
+    other.receive()
+    assert isinstance(other.results[1][1], Proposal)
+
+
 def test_e49_a_refused_row_is_declined_for_its_session_alone() -> None:
     def table(context: tuple[int, ...]) -> Sequence[float]:
         return [0.0] * V if context[0] == 0 else mixed(V, 2)(context)

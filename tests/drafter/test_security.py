@@ -221,7 +221,7 @@ def test_half_open_connections_are_few_and_the_oldest_makes_way() -> None:
         strangers = [socket.create_connection(server.address) for _ in range(12)]
         for stranger in strangers[:9]:
             assert received_all(stranger) == b""
-        assert len(server._half_open) <= 3
+        assert len(server.program.connections) <= 3
         with remote(server, KEY) as client:  # and a verifier comes in among them
             text(client)
         for stranger in strangers:

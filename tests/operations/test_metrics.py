@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from socketserver import TCPServer
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -197,3 +200,20 @@ print("prometheus_client" in sys.modules, file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "False"
+
+
+def test_a_page_without_descriptors_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits keeps the socket readable: it is tried again after a while, not at once."""
+    tried: list[float] = []
+
+    def out_of_descriptors(server: TCPServer) -> None:
+        tried.append(time.monotonic())
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(TCPServer, "get_request", out_of_descriptors)
+    with (
+        watched("127.0.0.1", 0, CollectorRegistry()) as address,
+        socket.create_connection(address),
+    ):
+        time.sleep(0.7)
+    assert 1 <= len(tried) <= 3

@@ -97,8 +97,8 @@ class Connection(Generic[Context]):
             self.roster.close()
         self._program.withdraw(self)
         while self.contexts:
-            _, context = self.contexts.popitem()
-            self._program.engine.close(context)
+            session, _ = next(iter(self.contexts.items()))
+            self._program.close_context(self, session)
 
     def _begin(self, roster: Roster, task: DraftTask) -> None:
         """Let a task wait for its turn, or decline it: too many drafts in flight, or draining."""
@@ -142,6 +142,4 @@ class Connection(Generic[Context]):
             self._begin(self.roster, todo.task)
         for session in todo.ended:
             self._program.withdraw(self, session)
-            context = self.contexts.pop(session, None)
-            if context is not None:
-                self._program.engine.close(context)
+            self._program.close_context(self, session)

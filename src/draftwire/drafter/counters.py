@@ -32,11 +32,12 @@ class DrafterCounters:
 
     connections: accepted; ended: of them, those that are over. sessions: that were drafted for.
     proposals, drafts: that were sent, and their positions. withdrawn: tasks that nobody wanted any
-    more. declined: answers other than a proposal. engine_failures: batches that the engine ended
-    with an exception. batches, seconds: sizes of batches and the time they took. received, sent:
-    bytes. leases: agreed connections that were ended for their silence. found: protocol errors that
-    ended a connection; refused: those that concerned one session; told: those that verifiers found
-    in ours.
+    more. declined: answers other than a proposal. engine_failures: batches, and ends of contexts,
+    that the engine answered with an exception. exhausted: times that nobody could be accepted, for
+    want of descriptors or memory. batches, seconds: sizes of batches and the time they took.
+    received, sent: bytes. leases: agreed connections that were ended for their silence. found:
+    protocol errors that ended a connection; refused: those that concerned one session; told: those
+    that verifiers found in ours.
     """
 
     connections: int = 0
@@ -46,6 +47,7 @@ class DrafterCounters:
     drafts: int = 0
     withdrawn: int = 0
     engine_failures: int = 0
+    exhausted: int = 0
     received: int = 0
     sent: int = 0
     batches: Histogram = field(default_factory=lambda: Histogram(SIZES))

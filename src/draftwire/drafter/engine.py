@@ -37,7 +37,7 @@ class DraftEngine(ModelIdentity, Protocol[Context]):
         """Return a new context that holds no tokens."""
 
     def close(self, context: Context) -> None:
-        """Free what the context holds; it is not used again."""
+        """Free what the context holds; it is not used again, whatever this raises."""
 
     def rewind(self, context: Context, length: int) -> None:
         """Keep the state of the first ``length`` tokens (``0 <= length <= context.length``)."""

@@ -25,6 +25,7 @@ class DrafterJournal:
         """Begin with nothing said. clock: seconds, monotonic."""
         self._refusals = Limiter(clock)
         self._comings = Limiter(clock)
+        self._troubles = Limiter(clock, seconds=60.0)
 
     def opened(self, peer: str, host: str) -> None:
         """A connection is accepted."""
@@ -56,6 +57,13 @@ class DrafterJournal:
         text = f"{peer} was turned away:{named} {one_line(error)}{more}"
         lower = code.lower() if code else None
         tell(_LOG, logging.WARNING, "refused", text, peer=peer, code=lower, held_back=held)
+
+    def exhausted(self, error: OSError) -> None:
+        """Nobody can be accepted: this process has no descriptor, or the system nothing, left."""
+        held = self._troubles.passes("exhausted")
+        if held is not None:
+            text = f"nobody can be accepted for now: {one_line(error.strerror)}; raise ulimit -n"
+            tell(_LOG, logging.WARNING, "exhausted", text, held_back=held)
 
     def draining(self, seconds: float, sessions: int) -> None:
         """No more sessions are taken."""

@@ -19,7 +19,7 @@ class Peer(Generic[Context]):
         self.connection = connection
         self.deadline = deadline  # of everything before HELLO is agreed
         self.resumes = 0.0  # until when nothing is read (P24)
-        self.interest = stream.wants
+        self.interest = 0  # what the selector waits for
         self.heard_at = connection.heard_at
         self.address = _address(stream.socket)
         self.name = name_of(self.address)

@@ -178,6 +178,20 @@ class DrafterProgram(Generic[Context]):
         """Nobody waits for a session's task any more, or for any of a connection's."""
         self.counters.withdrawn += self._turns.drop(connection, session)
 
+    def close_context(self, connection: Connection[Context], session: int) -> None:
+        """Let the engine free what a session holds; it may fail in any way, and never raises here.
+
+        Whoever ends a session does it here: a verifier that leaves must not end the others.
+        """
+        context = connection.contexts.pop(session, None)
+        if context is None:
+            return
+        try:
+            self.engine.close(context)
+        except Exception:  # the engine is not ours
+            self.counters.engine_failures += 1
+            _LOG.exception("the engine failed to close a context")
+
     def positions_of(self, connection: Connection[Context]) -> int:
         """Return how many drafts a connection waits for."""
         return sum(task.policy.depth for task in self._turns.of(connection))
@@ -249,7 +263,7 @@ class DrafterProgram(Generic[Context]):
             # program. The culprit is found by drafting alone, from contexts that are made again.
             self.counters.engine_failures += 1
             for connection, task in batch:
-                self._forget(connection, task.session)
+                self.close_context(connection, task.session)
             if len(batch) == 1:
                 _LOG.exception("the engine failed; the proposal is declined")
                 return [Status.INTERNAL]
@@ -278,15 +292,6 @@ class DrafterProgram(Generic[Context]):
             task.first_position,
             task.session,
         )
-
-    def _forget(self, connection: Connection[Context], session: int) -> None:
-        context = connection.contexts.pop(session, None)
-        if context is None:
-            return
-        try:
-            self.engine.close(context)
-        except Exception:  # as above: it may fail in any way
-            _LOG.exception("the engine failed to close a context")
 
 
 class ProgramMaker(Protocol[Context]):

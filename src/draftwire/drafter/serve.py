@@ -9,17 +9,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Generic, Self
 
+from draftwire.drafter.bell import Bell
 from draftwire.drafter.counters import LeaseEnd, TurnedAway
+from draftwire.drafter.door import Door
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.journal import DrafterJournal
-from draftwire.drafter.leases import Leases
 from draftwire.drafter.peers import Peer, close_gently
+from draftwire.drafter.places import Places
 from draftwire.drafter.program import DrafterConfig, DrafterProgram, ProgramMaker
 from draftwire.drafter.signals import take_signals
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
 from draftwire.transport.stream import READ, WRITE, PlainStream
-from draftwire.transport.tcp import Address, accept, bound_address, listen, seconds_until
+from draftwire.transport.tcp import Address, listen, seconds_until
 from draftwire.transport.tls import Tls, TlsFiles, tls_reason
 
 FAREWELL_SECONDS: Final = 1.0
@@ -40,25 +42,19 @@ class DrafterServer(Generic[Context]):
         self, program: DrafterProgram[Context], listener: socket.socket, tls: Tls | None = None
     ) -> None:
         """Take over a non-blocking listening socket. tls: what every connection begins with."""
-        self.program = self._program = program
+        self.program = program
         self._limits = program.config.peer
-        self._listener = listener
         self._tls = tls
         self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, READ, None)
-        self._wake, self._woken = socket.socketpair()
-        self._wake.setblocking(False)
-        self._woken.setblocking(False)
-        self._selector.register(self._woken, READ, None)
+        self._bell = Bell(self._selector)
         self._peers: set[Peer[Context]] = set()
-        self._half_open: dict[Peer[Context], None] = {}  # oldest first
-        self._paused: set[Peer[Context]] = set()
-        self._leases: Leases[Peer[Context]] = Leases(
-            self._limits.lease_seconds,
-            lambda peer: program.owes(peer.connection) or peer in self._paused,
+        self._places: Places[Context] = Places(
+            program.config.max_connections,
+            self._limits,
+            lambda peer: program.owes(peer.connection),
         )
         self._journal = DrafterJournal(time.monotonic)
-        self._address = bound_address(listener)
+        self._door = Door(listener, self._selector, self._exhausted)
         self._stopping = False
         self._drain_seconds: float | None = None
         self._drained_by = 0.0
@@ -66,7 +62,7 @@ class DrafterServer(Generic[Context]):
     @property
     def address(self) -> Address:
         """Where it listens."""
-        return self._address
+        return self._door.address
 
     @property
     def draining(self) -> bool:
@@ -75,12 +71,12 @@ class DrafterServer(Generic[Context]):
 
     def wake_descriptor(self) -> int:
         """Return a descriptor; a byte written to it ends the wait of ``run`` (signals do)."""
-        return self._wake.fileno()
+        return self._bell.fileno()
 
     def stop(self) -> None:
         """Make ``run`` return soon; may be called from any thread or signal handler."""
         self._stopping = True
-        self._nudge()
+        self._bell.ring()
 
     def drain(self, seconds: float) -> None:
         """Take no more sessions, and make ``run`` return when there are none left.
@@ -92,13 +88,7 @@ class DrafterServer(Generic[Context]):
             self.stop()
             return
         self._drain_seconds = seconds
-        self._nudge()
-
-    def _nudge(self) -> None:
-        try:
-            self._wake.send(b"\0")
-        except OSError:  # full, so it wakes anyway; or closed, so nobody waits
-            return
+        self._bell.ring()
 
     def run(self) -> None:
         """Serve until stopped, then tell every verifier, and close everything."""
@@ -113,12 +103,11 @@ class DrafterServer(Generic[Context]):
         """Begin to drain if that was asked for; returns whether the end of it has come."""
         if self._drain_seconds is None:
             return False
-        program = self._program
+        program = self.program
         if not program.draining:
             program.drain()
             self._drained_by = time.monotonic() + self._drain_seconds
-            self._selector.unregister(self._listener)
-            self._listener.close()  # whoever follows us may listen there now
+            self._door.close()
             self._journal.draining(self._drain_seconds, program.open_sessions)
         idle = not program.waiting and not program.open_sessions
         return idle or time.monotonic() >= self._drained_by
@@ -134,7 +123,8 @@ class DrafterServer(Generic[Context]):
     def _turn(self) -> None:
         """Wait for something, read all that is there, draft it as one batch, send."""
         touched: list[Peer[Context]] = []
-        for key, events in self._selector.select(self._patience()):
+        # Verifiers first: one that has spoken must not lose its place to who is read before it.
+        for key, events in sorted(self._selector.select(self._patience()), key=self._rank):
             peer: Peer[Context] | None = key.data
             if peer is None:
                 self._attend(key.fileobj)
@@ -144,103 +134,94 @@ class DrafterServer(Generic[Context]):
             elif events & READ:
                 self._read(peer)
             touched.append(peer)
-        heard = time.monotonic()  # who speaks while the batch is drawn is not silent
-        answered = self._program.draft()
+        heard = time.monotonic()
+        touched += self._judge(heard)
+        answered = self.program.draft()
+        after = time.monotonic()
+        self._places.excuse(after - heard)
         if answered:
             # A batch may answer peers that sent their STEP in an earlier turn.
-            now, awaited = time.monotonic(), [p for p in self._peers if p.connection in answered]
+            awaited = [peer for peer in self._peers if peer.connection in answered]
             for peer in awaited:
-                self._leases.renew(peer, now)
+                self._places.renew(peer, after)
             touched += awaited
-        if self._half_open or self._paused:
-            touched += self._overdue(time.monotonic())
-        for peer in self._leases.expired(heard):
-            self._end_lease(peer, LeaseEnd.EXPIRED)
         for peer in touched:
             self._write(peer)
 
+    def _rank(self, event: tuple[selectors.SelectorKey, int]) -> int:
+        peer: Peer[Context] | None = event[0].data
+        return 2 if peer is None else int(self._places.half_open(peer))
+
     def _patience(self) -> float | None:
         """Seconds until something has to be done though nothing comes; None = there is nothing."""
-        if self._program.waiting:
+        if self.program.waiting:
             return 0.0
-        times = [self._drained_by] if self._program.draining else []
-        times += [peer.deadline for peer in self._half_open] + [p.resumes for p in self._paused]
-        lease = self._leases.due()
-        times += [] if lease is None else [lease]
+        times = [self._drained_by] if self.program.draining else []
+        times += [each for each in (self._places.due(), self._door.opens) if each is not None]
         return max(seconds_until(min(times)), 0.0) if times else None
 
-    def _overdue(self, now: float) -> list[Peer[Context]]:
-        """Drop who has not agreed in time; return those that may be read from again."""
-        for peer in list(self._half_open):
-            if peer.deadline <= now:
-                self._count(TurnedAway.TOO_SLOW)
-                self._turn_away(peer, TimeoutError("it did not agree on HELLO in time"))
-        resumed = [peer for peer in self._paused if peer.resumes <= now]
-        self._paused.difference_update(resumed)
-        for peer in resumed:  # what it has said meanwhile is only read now
-            if peer not in self._half_open:
-                self._leases.renew(peer, now)
+    def _judge(self, heard: float) -> list[Peer[Context]]:
+        """End who was too slow or too silent up to ``heard``, by when all that came was read.
+
+        Returns those that may be read from again.
+        """
+        for peer in self._places.too_slow(heard):
+            self._count(TurnedAway.TOO_SLOW)
+            self._turn_away(peer, TimeoutError("it did not agree on HELLO in time"))
+        resumed = self._places.resumed(heard)
+        for peer in self._places.expired(heard):
+            self._end_lease(peer, LeaseEnd.EXPIRED)
+        self._door.look(heard)
         return resumed
 
     def _attend(self, ready: Any) -> None:
-        if ready is self._woken:
-            try:
-                while self._woken.recv(4096):
-                    continue
-            except BlockingIOError:
-                return
+        if ready is self._bell.far:
+            self._bell.hush()
             return
-        while (accepted := accept(self._listener)) is not None:
+        while (accepted := self._door.accept(time.monotonic())) is not None:
             self._admit(accepted)
 
+    def _exhausted(self, error: OSError) -> None:
+        self.program.counters.exhausted += 1
+        self._journal.exhausted(error)
+
     def _admit(self, accepted: socket.socket) -> None:
-        spare = self._spare()
-        full = len(self._peers) >= self._program.config.max_connections + spare
-        if self._half_open and (full or len(self._half_open) >= self._limits.max_half_open):
+        now = time.monotonic()
+        crowded_out = self._places.crowded_out(now)
+        if crowded_out is not None:
             self._count(TurnedAway.CROWDED_OUT)
-            self._turn_away(next(iter(self._half_open)), TimeoutError("others wait to connect"))
+            self._turn_away(crowded_out, TimeoutError("others wait to connect"))
         try:
             stream = PlainStream(accepted) if self._tls is None else self._tls.accept(accepted)
         except OSError:  # it went away again
             accepted.close()
             return
-        connection = self._program.connect(spare)
+        connection = self.program.connect(self._places.spare(now))
         if connection is None:
             self._count(TurnedAway.FULL)
             stream.socket.close()
             return
-        peer = Peer(stream, connection, time.monotonic() + self._limits.handshake_seconds)
+        peer = Peer(stream, connection, now + self._limits.handshake_seconds)
         self._peers.add(peer)
-        self._half_open[peer] = None
-        self._selector.register(stream.socket, peer.interest, peer)
+        self._places.admit(peer)
         self._journal.opened(peer.name, peer.host)
-
-    def _spare(self) -> int:
-        """Return how many connections over the limit may try to agree.
-
-        None, unless all places are taken by those that have agreed and one of them would yield.
-        """
-        if len(self._leases) < self._program.config.max_connections:
-            return 0
-        yields = self._leases.yields(time.monotonic(), self._limits.yield_seconds)
-        return 0 if yields is None else self._limits.max_half_open
+        self._watch(peer, stream.wants)
 
     def _agree(self, peer: Peer[Context]) -> None:
         """A peer has agreed on HELLO: give it a place, another's where there is none left."""
         now = time.monotonic()
-        if len(self._leases) >= self._program.config.max_connections:
-            yields = self._leases.yields(now, self._limits.yield_seconds)
+        if self._places.taken:
+            yields = self._places.yields(now)
             if yields is None:
                 self._count(TurnedAway.FULL)
                 self._turn_away(peer, TimeoutError("all places are taken"))
                 return
             self._end_lease(yields, LeaseEnd.GAVE_WAY)
-        del self._half_open[peer]
-        self._leases.renew(peer, now)
+        self._places.agree(peer, now)
 
     def _end_lease(self, peer: Peer[Context], why: LeaseEnd) -> None:
-        silent = self._leases.silent(peer, time.monotonic())
-        self._program.counters.leases[why] += 1
+        silent = self._places.silent(peer, time.monotonic())
+        self.program.counters.leases[why] += 1
         self._journal.lease_ended(peer.name, why, silent, len(peer.connection.contexts))
         self._forget(peer, told=True)
 
@@ -271,7 +252,7 @@ class DrafterServer(Generic[Context]):
             more = peer.stream.pending and not connection.closing
         if connection.pause:
             peer.resumes = time.monotonic() + connection.pause
-            self._paused.add(peer)
+            self._places.pause(peer)
         if connection.error is not None:
             self._journal.refused(peer.name, peer.host, connection.error)
         if connection.heard_at != peer.heard_at and not connection.closing:
@@ -280,8 +261,8 @@ class DrafterServer(Generic[Context]):
 
     def _heard(self, peer: Peer[Context]) -> None:
         """A whole frame has come: renew the lease, or begin it."""
-        if peer not in self._half_open:
-            self._leases.renew(peer, time.monotonic())
+        if not self._places.half_open(peer):
+            self._places.renew(peer, time.monotonic())
         elif peer.connection.roster is not None:
             self._agree(peer)
 
@@ -292,56 +273,59 @@ class DrafterServer(Generic[Context]):
             self._watch(peer, peer.stream.wants)
             return
         connection = peer.connection
+        waited = connection.outgoing.size if peer.interest == WRITE else 0
         try:
             done = peer.stream.flush(connection.outgoing)
         except OSError:
             self._forget(peer)
             return
+        if connection.outgoing.size < waited:  # it takes what it was sent: a slow link, not silence
+            self._places.renew(peer, time.monotonic())
         if done and connection.closing:
             self._forget(peer)
             return
-        self._watch(peer, WRITE if not done else 0 if peer in self._paused else READ)
+        self._watch(peer, WRITE if not done else 0 if self._places.paused(peer) else READ)
 
     def _watch(self, peer: Peer[Context], interest: int) -> None:
         """Wait for ``interest`` of this peer; 0 = for nothing."""
         if interest == peer.interest:
             return
-        if not interest:
-            self._selector.unregister(peer.stream.socket)
-        elif not peer.interest:
-            self._selector.register(peer.stream.socket, interest, peer)
-        else:
-            self._selector.modify(peer.stream.socket, interest, peer)
-        peer.interest = interest
+        before, peer.interest = peer.interest, interest
+        try:
+            if not interest:
+                self._selector.unregister(peer.stream.socket)
+            elif not before:
+                self._selector.register(peer.stream.socket, interest, peer)
+            else:
+                self._selector.modify(peer.stream.socket, interest, peer)
+        except OSError:  # the system has no place for one more
+            peer.interest = 0
+            self._forget(peer)
 
     def _turn_away(self, peer: Peer[Context], error: Exception) -> None:
         self._journal.refused(peer.name, peer.host, error)
         self._forget(peer, told=True)
 
     def _count(self, why: TurnedAway) -> None:
-        self._program.counters.turned_away[why] += 1
+        self.program.counters.turned_away[why] += 1
 
     def _forget(self, peer: Peer[Context], *, told: bool = False) -> None:
         """Close a connection and free what it holds. told: the operator knows why."""
         if peer in self._peers:
             self._peers.remove(peer)
-            self._half_open.pop(peer, None)
-            self._paused.discard(peer)
-            self._leases.end(peer)
+            self._places.forget(peer)
             self._watch(peer, 0)
             if peer.connection.roster is not None and not told:
                 error = peer.connection.error
                 self._journal.closed(peer.name, "it left" if error is None else str(error))
-            self._program.disconnect(peer.connection)
+            self.program.disconnect(peer.connection)
             close_gently(peer.stream.socket)
 
     def _say_goodbye(self) -> None:
         """Answer everybody with SHUTTING_DOWN and give the peers a moment to take it."""
-        if not self._program.draining:
-            self._selector.unregister(self._listener)
-            self._listener.close()
-        self._journal.ended(self._program.open_sessions)
-        self._program.shut_down()
+        self._door.close()
+        self._journal.ended(self.program.open_sessions)
+        self.program.shut_down()
         for peer in self._peers:
             peer.connection.leave()
         deadline = time.monotonic() + FAREWELL_SECONDS
@@ -358,9 +342,9 @@ class DrafterServer(Generic[Context]):
     def _close(self) -> None:
         for peer in list(self._peers):
             self._forget(peer)
+        self._door.close()
         self._selector.close()
-        for each in (self._listener, self._wake, self._woken):
-            each.close()
+        self._bell.close()
 
 
 def serve(

@@ -46,6 +46,12 @@ DRAFTER: Final[tuple[Family[DrafterView], ...]] = (
         "why",
     ),
     Family(
+        "draftwire_drafter_exhausted",
+        _C,
+        "Times that nobody could be accepted, for want of descriptors or memory",
+        lambda v: v.counters.exhausted,
+    ),
+    Family(
         "draftwire_drafter_leases_ended",
         _C,
         "Agreed connections that were ended because their verifier kept silent",
@@ -125,7 +131,7 @@ DRAFTER: Final[tuple[Family[DrafterView], ...]] = (
     Family(
         "draftwire_drafter_engine_failures",
         _C,
-        "Batches that the engine ended with an exception",
+        "Batches, and ends of contexts, that the engine answered with an exception",
         lambda v: v.counters.engine_failures,
     ),
     Family(

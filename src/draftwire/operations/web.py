@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from socketserver import ThreadingMixIn
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from draftwire.errors import TransportError
-from draftwire.transport.tcp import Address
+from draftwire.transport.tcp import EXHAUSTED, Address
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 CLIENT_SECONDS: Final = 5.0
 MOST_CLIENTS: Final = 8
+EXHAUSTED_SECONDS: Final = 0.5
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -47,6 +49,15 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "draftwire", self.server_address[1]
         self.setup_environ()
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept the next client, or wait a little when there is nothing to accept it with."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in EXHAUSTED:  # it stays in the queue, and would be tried at once
+                time.sleep(EXHAUSTED_SECONDS)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, unless too many are answered already."""

@@ -26,6 +26,9 @@ KEEP_ALIVE: Final = {  # option: seconds, or a number of probes; a peer without 
 }
 
 
+EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
 class Address(NamedTuple):
     """Where a drafter listens."""
 
@@ -174,14 +177,25 @@ def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
 
 
 def accept(listener: socket.socket) -> socket.socket | None:
-    """Return the next waiting connection, non-blocking and without delay, or None."""
-    try:
-        peer, _ = listener.accept()
-    except OSError:  # none waits, it went away again, or this process is out of descriptors
-        return None
-    peer.setblocking(False)
-    prepare(peer)
-    return peer
+    """Return the next waiting connection, non-blocking and without delay, or None.
+
+    Raises OSError when the process or the system has nothing left to accept with (EXHAUSTED): who
+    waits goes on waiting, so the listener stays readable.
+    """
+    while True:
+        try:
+            peer, _ = listener.accept()
+        except OSError as error:  # none waits, or it went away again
+            if error.errno in EXHAUSTED:
+                raise
+            return None
+        try:
+            peer.setblocking(False)
+            prepare(peer)
+        except OSError:  # it went away in between; the next one may be there still
+            peer.close()
+        else:
+            return peer
 
 
 def prepare(connected: socket.socket) -> None:

@@ -1,0 +1,192 @@
+"""Places are judged by silence alone: never by a time in which the drafter itself was busy."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from draftwire.drafter import places
+from draftwire.drafter.counters import LeaseEnd, TurnedAway
+from draftwire.drafter.leases import Leases
+from draftwire.drafter.limits import PeerLimits
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.session.asking import AskingSession
+from draftwire.session.link import Link
+from draftwire.transport.tcp import Address
+from draftwire.verifier.generate import generate
+from draftwire.verifier.hello import verifier_hello
+from draftwire.verifier.remote import RemoteDrafter
+from draftwire.verifier.sampling import Sampling
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout
+from tests.paths import serving
+from tests.toys import ToyContext, ToyDrafter, ToyTarget, mixed
+
+V = 11
+POLICY = ProposalPolicy(Layout.SPARSE, 1, 1.0, support=5)
+
+
+@dataclass
+class Held(ToyDrafter):
+    """An engine whose batches last until the test lets them end."""
+
+    entered: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+        self.entered.set()
+        assert self.go_on.wait(30)
+        return super().extend(batch)
+
+
+class Caller:
+    """A verifier by hand, who says each thing when the test wants it."""
+
+    def __init__(self, address: Address) -> None:
+        self.socket = socket.create_connection(address)
+        self.socket.settimeout(20)
+        self.link = Link(verifier_hello(ToyTarget(mixed(V, 1), V)), 0.0)
+
+    def greet(self) -> None:
+        self.link.start()
+        self.send()
+
+    def agree(self) -> bool:
+        """Say HELLO, if that has not been said, and wait for its answer."""
+        if not self.link.sent.total():
+            self.greet()
+        while self.link.agreed is None:
+            count = self.socket.recv_into(self.link.buffer())
+            if not count:
+                return False
+            self.link.filled(count, 0.0)
+        return True
+
+    def ask(self) -> None:
+        asking = AskingSession(1, 0, (1, 2), 5, self.link.agreed)
+        self.link.send(asking.ask(POLICY, 0.0, 1.0))
+        self.send()
+
+    def ping(self) -> None:
+        self.link.ping(1, 0.0)
+        self.send()
+
+    def alive(self) -> bool:
+        """Whether the connection is still there: what it was sent is answered."""
+        self.ping()
+        while self.socket.recv_into(self.link.buffer()):
+            return True
+        return False
+
+    def send(self) -> None:
+        self.socket.sendall(b"".join(self.link.outgoing()))
+
+
+@contextmanager
+def held(**config: Any) -> Iterator[tuple[Held, DrafterProgram[ToyContext], Address]]:
+    engine = Held(mixed(V, 1), V)
+    program = DrafterProgram(engine, DrafterConfig(**config))
+    with serving(program) as server:
+        try:
+            yield engine, program, server.address
+        finally:
+            engine.go_on.set()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_a_hello_that_waits_while_a_batch_is_drawn_is_not_too_slow() -> None:
+    """It came at once; the batch lasts four times as long as HELLO may take."""
+    limits = PeerLimits(handshake_seconds=0.25)
+    with held(peer=limits) as (engine, program, address):
+        first = Caller(address)
+        assert first.agree()
+        late = Caller(address)
+        until(lambda: len(program.connections) == 2)
+        first.ask()
+        assert engine.entered.wait(10)
+        late.greet()
+        time.sleep(1.0)
+        engine.go_on.set()
+        assert late.agree()
+        assert not program.counters.turned_away[TurnedAway.TOO_SLOW]
+        mute = Caller(address)  # but one that says nothing is
+        assert not mute.socket.recv(1)
+        assert program.counters.turned_away[TurnedAway.TOO_SLOW] == 1
+
+
+def test_a_verifier_that_spoke_while_a_batch_was_drawn_keeps_its_place() -> None:
+    """Even from one whose HELLO lies before its PING: who has a place is read first."""
+    limits = PeerLimits(yield_seconds=0.3, lease_seconds=60.0)
+    with held(peer=limits, max_connections=2) as (engine, program, address):
+        asks, speaks = Caller(address), Caller(address)
+        assert asks.agree() and speaks.agree()
+        time.sleep(0.4)
+        wants = Caller(address)
+        until(lambda: len(program.connections) == 3)
+        asks.ask()
+        assert engine.entered.wait(10)
+        wants.greet()
+        time.sleep(0.1)
+        speaks.ping()
+        time.sleep(0.1)
+        engine.go_on.set()
+        assert speaks.alive()
+        assert program.counters.leases[LeaseEnd.GAVE_WAY] == 0
+        assert program.counters.turned_away[TurnedAway.FULL] == 1
+
+
+def test_a_lease_is_not_over_for_one_who_spoke_while_a_batch_was_drawn() -> None:
+    limits = PeerLimits(yield_seconds=0.1, lease_seconds=0.5)
+    with held(peer=limits) as (engine, program, address):
+        asks, speaks = Caller(address), Caller(address)
+        assert asks.agree() and speaks.agree()
+        asks.ask()
+        assert engine.entered.wait(10)
+        speaks.ping()
+        time.sleep(1.0)
+        engine.go_on.set()
+        assert speaks.alive()
+        assert program.counters.leases[LeaseEnd.EXPIRED] == 0
+
+
+def test_the_time_of_leases_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As their model asks; with batches between, each turn judges and renews in that order."""
+    times: list[float] = []
+
+    class Noted(Leases[Any]):
+        def renew(self, holder: Any, now: float) -> None:
+            times.append(now)
+            super().renew(holder, now)
+
+        def expired(self, now: float) -> list[Any]:
+            times.append(now)
+            return super().expired(now)
+
+        def yields(self, now: float, seconds: float) -> Any:
+            times.append(now)
+            return super().yields(now, seconds)
+
+    monkeypatch.setattr(places, "Leases", Noted)
+    program = DrafterProgram(ToyDrafter(mixed(V, 1), V), DrafterConfig(max_connections=3))
+    with serving(program) as server:
+        for seed in range(4):
+            target = ToyTarget(mixed(V, 1), V)
+            with RemoteDrafter(server.address, target, deadline=20.0) as drafter:
+                list(generate(target, drafter, (1,), Sampling(seed=seed, max_tokens=8), POLICY))
+    assert len(times) > 8
+    assert times == sorted(times)
