@@ -20,7 +20,7 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 from tests.paths import serving
-from tests.toys import ToyDrafter, ToyTarget, mixed
+from toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.SPARSE, 3, 1.0, support=5)
