@@ -62,7 +62,7 @@ def _measure(hosts: Hosts, options: argparse.Namespace, arguments: Sequence[str]
         "hosts": hosts.pid,
         "command": " ".join(["python -m twohosts.run", *arguments]),
         "out": options.out,
-        "seconds": options.seconds or (4 if quick else 55),
+        "seconds": options.seconds or (4 if quick else 28),
         "settle": 2 if quick else 5,
         "proposals": 3 if quick else 9,
     }
