@@ -13,7 +13,7 @@ from draftwire.session.asking import AskingSession, Dropped, Proposal
 from draftwire.session.link import AgreedEvent, Closed, Event, Link
 from draftwire.session.proposal import Received
 from draftwire.session.table import State
-from draftwire.wire.agreement import require_policy
+from draftwire.wire.checks import require_policy
 from draftwire.wire.messages import Hello, ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome, WireVersion
 from fuzz.pieces import Keyed

@@ -222,7 +222,7 @@ def policies(data: bytes) -> None:
     except ProtocolError:
         return
     if isinstance(step, Step):
-        agreement.require_policy(context.agreed, step.policy)
+        agreement.require_carried(context.agreed, step.policy)
 
 
 @cache

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -124,6 +125,93 @@ def test_a_drafter_that_goes_between_the_requests_of_one_call_costs_no_more_than
                 else:
                     request.commit(Outcome.TARGET_ONLY, 0, [1])
         assert isinstance(drafted, Proposal)
+
+
+BAD_POLICIES = {
+    "depth": replace(POLICY, depth=0),
+    "temperature": replace(POLICY, temperature=math.nan),
+    "support": replace(POLICY, support=0),
+    "top_k": replace(POLICY, top_k=-1),
+    "top_p": replace(POLICY, top_p=0),
+    "min_p": replace(POLICY, min_p=1 << 25),
+}
+
+
+@pytest.mark.parametrize("key", [b"", bytes(range(32))])
+@pytest.mark.parametrize("field", sorted(BAD_POLICIES))
+def test_a_policy_that_no_step_can_carry_costs_its_own_request_a_round(field: str, key: bytes):
+    target, engine = pair_of_toys()
+    program = DrafterProgram(engine, DrafterConfig(), key=key)
+    with DraftClient(
+        lambda until: ProgramChannel(program),
+        verifier_hello(target),
+        deadline=1e9,
+        connect_timeout=1e9,
+        key=key,
+    ) as client:
+        good, bad = (client.open(PROMPT, key) for key in (1, 2))
+        for policy in (BAD_POLICIES[field], POLICY):
+            ours, theirs = client.propose_all([(good, POLICY), (bad, policy)])
+            assert isinstance(ours, Proposal)
+            good.commit(Outcome.CORRECTION, 0, [(ours.tokens[0] + 1) % V])
+            if policy is POLICY:
+                assert isinstance(theirs, Proposal)
+            else:
+                assert isinstance(theirs, Miss) and theirs.reason is MissReason.NOT_OFFERED
+                assert field in theirs.detail
+                bad.commit(Outcome.TARGET_ONLY, 0, [1])
+        assert client.counters.connections == 1
+
+
+class Interrupted:
+    """A channel in which somebody presses Ctrl-C, once, in the n-th call from now."""
+
+    def __init__(self, inner: Channel) -> None:
+        self.inner = inner
+        self.calls: int | None = None
+
+    def _count(self) -> None:
+        if self.calls is not None:
+            self.calls -= 1
+            if self.calls < 0:
+                self.calls = None
+                raise KeyboardInterrupt
+
+    def send(self, parts: Sequence[Part], deadline: float) -> None:
+        self._count()
+        self.inner.send(parts, deadline)
+
+    def receive_into(self, buffer: memoryview, deadline: float) -> int:
+        self._count()
+        return self.inner.receive_into(buffer, deadline)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@pytest.mark.parametrize("calls", range(4))
+def test_a_client_that_was_interrupted_in_a_round_goes_on_with_the_next_request(calls: int):
+    target, engine = pair_of_toys()
+    programs = [DrafterProgram(engine, DrafterConfig()) for _ in range(2)]
+    dialled: list[Interrupted] = []
+
+    def dial(until: float) -> Channel:
+        dialled.append(Interrupted(ProgramChannel(programs[min(len(dialled), 1)])))
+        return dialled[-1]
+
+    def text_of(client: DraftClient) -> tuple[int, ...]:
+        sampling = Sampling(seed=3, max_tokens=20)
+        with generate(target, client, PROMPT, sampling, POLICY) as run:
+            return tuple(emission.token for emission in run)
+
+    with DraftClient(dial, verifier_hello(target), deadline=1e9, connect_timeout=1e9) as client:
+        expected = text_of(client)
+        dialled[0].calls = calls
+        with pytest.raises(KeyboardInterrupt):
+            text_of(client)
+        assert text_of(client) == expected
+        assert text_of(client) == expected
+    assert not engine.contexts
 
 
 def test_a_drafter_that_fails_by_what_it_drew_is_asked_ever_more_seldom():

@@ -16,7 +16,7 @@ from draftwire.wire.agreement import (
     bounds,
     largest_reply_bytes,
     reply_bytes,
-    require_policy,
+    require_carried,
     step_bytes,
     version_of,
 )
@@ -117,7 +117,7 @@ def test_x43_a_depth_that_was_not_agreed_is_refused_by_name() -> None:
     """Limits are agreed as the smaller; a verifier whose own policy no longer fits says so."""
     agreed = both_ways(VERIFIER, replace(DRAFTER, max_depth=2, max_support=3))
     assert (agreed.max_depth, agreed.max_support) == (2, 3)
-    require_policy(agreed, ProposalPolicy(Layout.SPARSE, 2, 1.0, support=3))
+    require_carried(agreed, ProposalPolicy(Layout.SPARSE, 2, 1.0, support=3))
     sparse = replace(agreed, layouts=LayoutSet.SPARSE)
     for limits, policy, field in (
         (agreed, ProposalPolicy(Layout.SPARSE, 3, 1.0, support=3), "max_depth"),
@@ -127,7 +127,7 @@ def test_x43_a_depth_that_was_not_agreed_is_refused_by_name() -> None:
         (replace(agreed, max_context=2), ProposalPolicy(Layout.DENSE, 2, 1.0), "max_context"),
     ):
         with pytest.raises(ProtocolError) as caught:
-            require_policy(limits, policy)
+            require_carried(limits, policy)
         assert caught.value.field == field
         assert caught.value.code == ProtocolErrorCode.HELLO_REFUSED
 

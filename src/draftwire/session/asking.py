@@ -21,7 +21,7 @@ from draftwire.session.shards import ShardFlight
 from draftwire.session.staging import ReplySlots
 from draftwire.session.table import Input, State, advance
 from draftwire.session.taking import Taking
-from draftwire.wire.agreement import Agreed, require_policy
+from draftwire.wire.agreement import Agreed, require_carried
 from draftwire.wire.messages import (
     Cancel,
     Commit,
@@ -258,7 +258,7 @@ class AskingSession(Taking):
         agreed = self._agreed
         if agreed is None:
             raise ConfigurationError("there is no connection to ask on")
-        require_policy(agreed, policy)
+        require_carried(agreed, policy)
         if policy.depth < 1:
             raise ConfigurationError("the depth must be 1 or more; for none, skip the round")
         self._place.require_room(policy.depth)

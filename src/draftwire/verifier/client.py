@@ -159,15 +159,30 @@ class DraftClient(Connected):
         self, asked: Sequence[tuple[ClientRequest, ProposalPolicy]], until: float | None
     ) -> list[Proposal | Dropped]:
         """Send a STEP for each request and wait for the proposals until the deadline."""
-        channel, link = self._channel, self._link
-        assert channel is not None
-        assert link is not None
         self._spoke_at = now = self.clock()
         self._silence.asked(now)
         opens = any(request.asking.opens for request, _ in asked)
         whole = now + self._deadline.seconds(opens=opens)
         deadline = whole if until is None else min(whole, until)
         self._rounds = InFlight()
+        try:
+            self._exchange(asked, now, deadline)
+        except BaseException:  # interrupted: what was half sent or read cannot be gone on with
+            self._rounds = InFlight()
+            self._disconnect()
+            raise
+        results = self._rounds.take(request for request, _ in asked)
+        trips = [request.asking.round_trip for request, _ in asked]
+        self._deadline.finished(results, trips, opens=opens, cut=deadline < whole)
+        return results
+
+    def _exchange(
+        self, asked: Sequence[tuple[ClientRequest, ProposalPolicy]], now: float, deadline: float
+    ) -> None:
+        """Send the STEPs and follow what comes until each round has a result."""
+        channel, link = self._channel, self._link
+        if channel is None or link is None:
+            raise ConnectionError("there is no connection to ask on")
         link.expect({})
         parts: Parts = []
         for request, policy in asked:
@@ -185,13 +200,8 @@ class DraftClient(Connected):
         except ConnectionError as error:
             self._lost_connection(DropReason.DISCONNECTED, str(error))
         # While the drafter is at work: what its answers begin with.
-        link.expect(
-            {
-                head: answer
-                for request, _ in asked
-                for head, answer in request.asking.expected().items()
-            }
-        )
+        expected = [request.asking.expected().items() for request, _ in asked]
+        link.expect({head: answer for answers in expected for head, answer in answers})
         while self._rounds:
             try:
                 self._receive(channel, link, deadline)
@@ -201,10 +211,6 @@ class DraftClient(Connected):
                     self._lost_connection(DropReason.DISCONNECTED, "nothing is heard of it")
             except ConnectionError as error:
                 self._lost_connection(DropReason.DISCONNECTED, str(error))
-        results = self._rounds.take(request for request, _ in asked)
-        trips = [request.asking.round_trip for request, _ in asked]
-        self._deadline.finished(results, trips, opens=opens, cut=deadline < whole)
-        return results
 
     def lost_round(self, dropped: Dropped) -> None:
         """Tell the operator of a proposal that was asked for and is lost."""
@@ -228,3 +234,6 @@ class DraftClient(Connected):
                 self._channel.send(parts, self.clock() + min(FAREWELL_SECONDS, self.deadline))
         except (TimeoutError, ConnectionError):
             self._disconnect()
+        except BaseException:  # interrupted: half a message may be on its way
+            self._disconnect()
+            raise

@@ -147,6 +147,9 @@ class Connected:
                 self._receive(channel, link, deadline)
         except (TimeoutError, ConnectionError) as error:
             self._lost_connection(DropReason.DISCONNECTED, str(error))
+        except BaseException:  # interrupted: half a message may be on its way
+            self._disconnect()
+            raise
         if self._alive is None:
             raise TransportError("the drafter does not answer PING within the deadline")
         return self._alive

@@ -12,7 +12,8 @@ from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.staging import ReplySlots
 from draftwire.verifier.drafting import Drafted, Miss, MissReason, Traffic
 from draftwire.verifier.pacing import RoundPacing
-from draftwire.wire.agreement import Agreed, require_policy
+from draftwire.wire.agreement import Agreed
+from draftwire.wire.checks import require_policy
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Outcome
 
@@ -31,6 +32,8 @@ class ClientRequest:
         self._pacing = RoundPacing()
         self._unshared = False  # an id outside the drafter's vocabulary is committed
         self._open = True
+        # What was last found to fit: neither changes once it is made.
+        self._offered: tuple[ProposalPolicy | None, Agreed | None] = (None, None)
 
     @property
     def generation(self) -> int:
@@ -106,8 +109,10 @@ class ClientRequest:
         if room < 1:
             return Miss(MissReason.CONTEXT_LIMIT), policy
         allowed = policy if policy.depth <= room else replace(policy, depth=room)
-        try:
-            require_policy(agreed, allowed)
-        except ProtocolError as error:
-            return Miss(MissReason.NOT_OFFERED, str(error)), policy
+        if allowed is not self._offered[0] or agreed is not self._offered[1]:
+            try:
+                require_policy(agreed, allowed)
+            except ProtocolError as error:
+                return Miss(MissReason.NOT_OFFERED, str(error)), policy
+            self._offered = (allowed, agreed)
         return None, allowed

@@ -169,7 +169,7 @@ def answer(mine: Hello, agreed: Agreed) -> Hello:
     return replace(mine, **{field: getattr(agreed, field) for field in shared})
 
 
-def require_policy(agreed: Agreed, policy: ProposalPolicy) -> None:
+def require_carried(agreed: Agreed, policy: ProposalPolicy) -> None:
     """Refuse an agreement that cannot carry the verifier's own policy, naming the field (P7)."""
     if policy.layout not in agreed.offered:
         _refuse("layouts", f"{policy.layout.name} is not among {agreed.layouts!r}")

@@ -1,4 +1,4 @@
-"""The limits and enumerations of each message's fields (P3, P5, P18); used by the codec alone.
+"""The limits and enumerations of each message's fields (P3, P5, P18), for codec and policies.
 
 Each function takes the fields as numbers, replaces enumerations by their members in place, and
 raises ProtocolError with the field at the first that is wrong.
@@ -12,8 +12,9 @@ from enum import IntEnum
 from typing import Any, Final, NoReturn, TypeVar
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.wire.agreement import Agreed, reply_bytes, version_of
+from draftwire.wire.agreement import Agreed, reply_bytes, require_carried, version_of
 from draftwire.wire.fields import FIELD_NAMES
+from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import (
     MAX_DEPTH,
     MAX_TEMPERATURE,
@@ -157,6 +158,13 @@ def check_policy(values: Values, agreed: Agreed) -> None:
         for field, value in greedy.items():
             if values[field] != value:
                 _bad(field, f"must be {value} in version 1, which is greedy")
+
+
+def require_policy(agreed: Agreed, policy: ProposalPolicy) -> None:
+    """Refuse a policy of this side's own that no STEP can carry here, naming the field."""
+    require_carried(agreed, policy)
+    fields = ("layout", "depth", "temperature", "top_k", "top_p", "min_p", "support")
+    check_policy({name: getattr(policy, name) for name in fields} | {"proposal_key": 0}, agreed)
 
 
 def check_step(values: Values, agreed: Agreed) -> None:
