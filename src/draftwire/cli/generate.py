@@ -29,9 +29,11 @@ from draftwire.cli.options import (
     model_folder,
     utf8,
 )
+from draftwire.cli.ranks import RankOptions, rank_options, take_ranks
 from draftwire.cli.security import security_options, take_security
 from draftwire.transport.security import SECURITY
 from draftwire.transport.tcp import Address
+from draftwire.verifier.ownership import Ownership
 from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, Layout, WireVersion
 
 if TYPE_CHECKING:
@@ -79,6 +81,9 @@ class GenerateOptions:
     security: Security | None
     breaker: bool
     watching: Watching
+    ranks: RankOptions | None
+    rank_links: tuple[Address, ...]
+    ownership: Ownership
 
 
 def refuse_contradictions(ctx: click.Context, values: dict[str, Any]) -> None:
@@ -103,7 +108,7 @@ def refuse_contradictions(ctx: click.Context, values: dict[str, Any]) -> None:
             )
         if values["draft_temperature"]:
             raise click.UsageError("--wire v1 drafts greedily: drop --draft-temperature")
-    if values["drafter"] is None:
+    if values["drafter"] is None and not values["rank_links"]:
         idle = [flag(name) for name in DRAFTING if name in written]
         if idle:
             raise click.UsageError(
@@ -229,6 +234,19 @@ The drafter away or another program: the run is target-only and says so; its law
     help="Pause drafting that does not pay; then a seed does not repeat its text."
     "  [default: on, off with --seed]",
 )
+@rank_options
+@click.option(
+    "--rank-link",
+    "rank_links",
+    type=AddressType(),
+    multiple=True,
+    help="Where a rank's own drafter rank listens: once a rank, instead of --drafter.",
+)
+@click.option(
+    "--ownership",
+    type=click.Choice(["vocabulary", "requests"]),
+    help="What a rank judges: its columns, or whole requests.  [default: vocabulary]",
+)
 @security_options("the drafter")
 @watching_options("error")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: text, tokens, report.")
@@ -251,12 +269,15 @@ def options_of(values: dict[str, Any]) -> GenerateOptions:
     values = dict(values)
     values["security"] = take_security(values)
     values["watching"] = take_watching(values)
-    if values["deadline_ms"] is None and values["seed"] is not None:
+    values["ranks"] = ranks = take_ranks(values, ("rank_links", "ownership"))
+    _take_links(values)
+    if values["deadline_ms"] is None and (values["seed"] is not None or values["rank_links"]):
         values["deadline_ms"] = SEEDED_DEADLINE_MS
     if values["breaker"] is None:
         values["breaker"] = values["seed"] is None
     wanted = values.pop("draft_temperature")
-    prompt = read_prompt(values.pop("prompt"), values.pop("file"))
+    told = values.pop("prompt"), values.pop("file")
+    prompt = read_prompt(*told) if ranks is None or ranks.leads else ""  # rank 0 has it
     stop: Sequence[str] = values.pop("stop")
     if not all(stop):
         raise click.UsageError("--stop needs a string that is not empty")
@@ -271,3 +292,24 @@ def options_of(values: dict[str, Any]) -> GenerateOptions:
         audit=not values.pop("no_audit"),
         **values,
     )
+
+
+def _take_links(values: dict[str, Any]) -> None:
+    """Check where the ranks' drafters are, and who owns what. Raises click.UsageError."""
+    links, ranks = values["rank_links"], values["ranks"]
+    values["ownership"] = Ownership[(values["ownership"] or "vocabulary").upper()]
+    if not links:
+        return
+    if values["drafter"] is not None:
+        raise click.UsageError("--drafter and --rank-link both name a drafter: keep one of them")
+    if len(links) != ranks.size:
+        raise click.UsageError(
+            f"{len(links)} --rank-link for {ranks.size} ranks: name one a rank, in their order"
+        )
+    if values["ownership"] is Ownership.REQUESTS:
+        raise click.UsageError(
+            "--ownership requests judges whole q's, and --rank-link brings a shard to each rank:"
+            " use --drafter instead, or drop --ownership"
+        )
+    if values["breaker"]:
+        raise click.UsageError("--breaker does not watch --rank-link: drop one of them")

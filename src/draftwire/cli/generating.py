@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,6 +16,7 @@ from draftwire.cli.models import Target
 from draftwire.cli.notes import Notes
 from draftwire.cli.operations import serving_metrics
 from draftwire.cli.progress import Counting
+from draftwire.cli.ranked import ranked_target
 from draftwire.cli.screen import TextStream, wants_colour
 from draftwire.cli.summary import line, report_lines
 from draftwire.operations.logs import logging_to
@@ -56,14 +58,28 @@ def policy_of(options: GenerateOptions, vocab_size: int) -> ProposalPolicy:
 
 def generate_and_print(options: GenerateOptions) -> None:
     """Generate, write the text to standard output and what it took to standard error."""
-    target = Target(options.target, device=options.device, threads=options.threads)
+    if options.ranks is None:
+        target = Target(options.target, device=options.device, threads=options.threads)
+        _generate(options, target, generate)
+        return
+    with ranked_target(options) as led:
+        if led is not None:
+            from draftwire.engines.ranks.verifying import RankedGeneration
+
+            _generate(options, led[0], RankedGeneration, led[1])
+
+
+def _generate(
+    options: GenerateOptions, target: Target, begin: Callable[..., Any], links: Any = None
+) -> None:
+    """Generate with a target; links: its ranks' own, in the place of a drafter."""
     prompt = target.encode(options.prompt)
     policy = policy_of(options, target.engine.vocab_size)
     notes = Notes()
     with ExitStack() as stack:
         watching = options.watching
         stack.enter_context(logging_to(watching.log_level, watching.log_format))
-        drafter = None
+        drafter = links
         if options.drafter is not None:
             drafter = stack.enter_context(
                 remote_drafter(
@@ -80,7 +96,7 @@ def generate_and_print(options: GenerateOptions) -> None:
             )
             stack.enter_context(serving_metrics(options.watching, drafter))
         running = stack.enter_context(
-            generate(
+            begin(
                 target.engine,
                 drafter,
                 prompt,
@@ -126,7 +142,7 @@ def _whole(running: Generation[Any], target: Target, options: GenerateOptions, n
 
 
 def _print_json(running: Generation[Any], text: str, options: GenerateOptions) -> None:
-    asked = options.drafter
+    asked = ",".join(map(str, options.rank_links)) or options.drafter
     report = running.report
     out = {
         "text": text,

@@ -21,6 +21,7 @@ from draftwire.cli.options import (
     given,
     model_folder,
 )
+from draftwire.cli.ranks import RankOptions, rank_options, take_ranks
 from draftwire.cli.security import security_options, take_security
 from draftwire.transport.tcp import is_loopback
 from draftwire.wire.registry import MAX_VOCABULARY, LayoutSet, WireVersion
@@ -53,6 +54,8 @@ class ServeOptions:
     watching: Watching
     drain_seconds: float
     limits: PeerLimits
+    ranks: RankOptions | None
+    rank_links: bool
 
 
 @click.command(
@@ -134,6 +137,12 @@ Examples:
     show_default=True,
     help="CPU threads of the model; 0 leaves it to torch.",
 )
+@rank_options
+@click.option(
+    "--rank-links",
+    is_flag=True,
+    help="Every rank answers with its shard, on --port plus its rank.",
+)
 @limit_options
 @security_options("the verifier")
 @watching_options("info")
@@ -158,6 +167,7 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
     ssh carry the port.
     """
     host = values["host"]
+    values["ranks"] = take_ranks(values, ("rank_links",))
     values["security"] = take_security(values)
     values["watching"] = take_watching(values)
     if values["security"] is None and not is_loopback(host):

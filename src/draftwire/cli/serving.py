@@ -13,39 +13,34 @@ from draftwire.cli.models import prepare_torch
 from draftwire.cli.operations import serving_metrics
 from draftwire.cli.process import READY
 from draftwire.cli.progress import working
+from draftwire.cli.ranked import serve_ranks
 from draftwire.cli.serve import ServeOptions
+from draftwire.drafter.program import DrafterConfig
 from draftwire.operations.logs import logging_to
 from draftwire.transport.tcp import Address
 
 
 def serve_until_told(options: ServeOptions) -> None:
     """Load the model, listen, print the address, serve until a signal or the end of stdin."""
-    if options.until_stdin_closes:
+    leads = options.ranks is None or options.ranks.leads
+    if options.until_stdin_closes and leads:
         threading.Thread(target=_follow_stdin, daemon=True).start()
+    if options.ranks is not None:
+        with logging_to(options.watching.log_level, options.watching.log_format):
+            serve_ranks(options, _config(options))
+        return
     with working("loading the drafter"):
         prepare_torch(options.threads)
-        from draftwire.drafter.program import DrafterConfig
         from draftwire.drafter.serve import serve
         from draftwire.engines.hf import HfDraftEngine, embedded_folder
 
         folder = options.model or embedded_folder("drafter")
         engine = HfDraftEngine.from_folder(folder, device=options.device)
-    config = DrafterConfig(
-        version=options.wire,
-        layouts=options.layouts,
-        max_connections=options.max_connections,
-        max_sessions=options.max_sessions,
-        max_slots=options.max_sessions,
-        max_batch=options.max_batch,
-        max_depth=options.max_depth,
-        max_support=min(options.max_support, engine.vocab_size),
-        peer=options.limits,
-    )
     watching = options.watching
     with logging_to(watching.log_level, watching.log_format):
         serve(
             engine,
-            config,
+            _config(options),
             host=options.host,
             port=options.port,
             security=options.security,
@@ -53,6 +48,22 @@ def serve_until_told(options: ServeOptions) -> None:
             drain_seconds=options.drain_seconds,
             watch=lambda server: serving_metrics(watching, server.program, lambda: server.draining),
         )
+
+
+def _config(options: ServeOptions) -> DrafterConfig:
+    shards = options.ranks.size if options.ranks is not None and options.rank_links else 1
+    return DrafterConfig(
+        version=options.wire,
+        layouts=options.layouts,
+        max_connections=options.max_connections,
+        max_sessions=options.max_sessions,
+        max_slots=options.max_sessions,
+        max_batch=options.max_batch,
+        max_depth=options.max_depth,
+        max_support=options.max_support,
+        peer=options.limits,
+        shard_count=shards,
+    )
 
 
 def _say_ready(address: Address) -> None:

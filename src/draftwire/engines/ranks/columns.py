@@ -34,6 +34,7 @@ class ModelColumns:
     identity: bytes
     tokenizer_hash: bytes
     end_tokens: frozenset[int]
+    tokenizer: Any = None
 
     @property
     def id_map_hash(self) -> bytes:
@@ -83,6 +84,7 @@ def load_columns(
         identity=checkpoint_identity(loaded.folder),
         tokenizer_hash=tokenizer_hash(loaded.tokenizer),
         end_tokens=end_tokens(model.generation_config),
+        tokenizer=loaded.tokenizer,
     )
 
 
