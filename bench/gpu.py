@@ -187,6 +187,7 @@ def _goal(
     result: Result, found: dict[str, tuple[float, float]], ours: str, peer: str, limit: float
 ) -> None:
     if peer not in found or ours not in found:
+        result.figures[f"goal beside {peer}"] = "not held: one of the two did not run"
         return
     captured = all(found[name][0] == found[name][0] for name in (ours, peer))
     mode = 0 if captured else 1
@@ -202,11 +203,13 @@ def _captured(way: Way) -> Callable[[], object] | None:
         for _ in range(3):
             way()
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
+    graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
         with torch.cuda.graph(graph):
             way()
     except Exception:  # a peer that waits for the host ends the capture in its own way
+        # torch leaves the stream of a capture that failed in place: what follows is not for it.
+        torch.cuda.set_stream(before)
         torch.cuda.synchronize()
         return None
     return graph.replay
