@@ -98,7 +98,7 @@ def test_adversarial_rows(size: int) -> None:
 
 @pytest.mark.parametrize("size", [129_280, 262_144])
 def test_real_vocabularies(size: int) -> None:
-    """200 rows of each size over 2, 3, 4 and 7 shards; policies: dense, sparse, nucleus, top-k."""
+    """200 rows of each size, over 2 and 7 or 3 and 4 shards: dense, sparse, nucleus, top-k."""
     rng = np.random.default_rng(size)
     chosen = [POLICIES[0], POLICIES[4], ProposalPolicy(Layout.SPARSE, 1, 1.0, support=64)]
     chosen.append(ProposalPolicy(Layout.DENSE, 1, 1.0, top_k=5000))  # over MOST_CANDIDATES
@@ -107,7 +107,7 @@ def test_real_vocabularies(size: int) -> None:
         policy = chosen[turn % len(chosen)]
         words = rng.integers(0, TICKETS, len(logits))
         counts, tokens = unsharded(logits, policy, words)
-        for number in (2, 3, 4, 7):
+        for number in ((2, 7), (3, 4))[turn % 2]:
             split = list(splits(size, number, rng))[turn % 3]
             found = quantised(split, logits, policy, words)
             np.testing.assert_array_equal(found[0], counts)
