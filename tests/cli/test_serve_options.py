@@ -31,7 +31,10 @@ REFUSED = [
     (("--wire", "v1", "--max-support", "8"), "drop it"),
     (("--lease-seconds", "0"), "--lease-seconds"),
     (("--lease-seconds", "nan"), "--lease-seconds"),
-    (("--lease-seconds", "5", "--yield-seconds", "6"), "must not exceed"),
+    (("--lease-seconds", "5", "--yield-seconds", "6"), "6 must not exceed --lease-seconds 5"),
+    (("--lease-seconds", "5", "--host", ""), "--host"),
+    (("--host", " ", "--psk-file", "none"), "--host"),
+    (("--metrics-port", "0", "--metrics-host", ""), "--metrics-host"),
     (("--max-connections", "0"), "--max-connections"),
     (("--frames-per-second", "0"), "--frames-per-second"),
     (("--mib-per-second", "-1"), "--mib-per-second"),
@@ -66,3 +69,12 @@ def test_the_limits_that_were_named_are_those_that_hold() -> None:
             assert limits.bytes_per_second == float(value) * 2**20
         else:
             assert getattr(limits, name) == float(value)
+
+
+def test_a_short_lease_alone_is_enough() -> None:
+    """The silence that yields follows it, where nobody has named one."""
+    command = click.Command("limits", params=[click.Option(["--max-depth"], type=int, default=8)])
+    limit_options(command)
+    limits = take_limits(command.make_context("limits", ["--lease-seconds", "5"]).params)
+    assert limits.silence_that_yields == 5.0
+    assert PeerLimits().silence_that_yields == 10.0

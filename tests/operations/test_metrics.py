@@ -162,6 +162,8 @@ def test_metrics_and_health_over_http() -> None:
         assert "draftwire_drafter_draining 1.0" in get(address, "/metrics")[1]
         with pytest.raises(TransportError, match="metrics-port"), watched(*address, registry):
             pass
+        with pytest.raises(TransportError, match="empty"), watched("", 0, registry):
+            pass
     with pytest.raises(OSError):
         socket.create_connection(address, timeout=1)
 

@@ -33,6 +33,9 @@ LIMITS: Final[dict[str, tuple[click.ParamType[Any], str]]] = {
 """Each option: its type and meaning; the names are those of PeerLimits, but for MiB."""
 
 
+_FOLLOWS: Final = {"yield_seconds": "10, or the lease if that is shorter"}
+
+
 def limit_options(command: Command) -> Command:
     """Add the options to a command."""
     for name, (kind, meaning) in reversed(LIMITS.items()):
@@ -40,7 +43,7 @@ def limit_options(command: Command) -> Command:
             "--" + name.replace("_", "-"),
             type=kind,
             default=_default(name),
-            show_default=True,
+            show_default=_FOLLOWS.get(name, True),
             help=meaning,
         )(command)
     return command
@@ -55,14 +58,20 @@ def take_limits(values: dict[str, Any]) -> PeerLimits:
             f"--max-positions {taken['max_positions']} never lets a proposal of --max-depth"
             f" {values['max_depth']} through: raise the one, or lower the other"
         )
+    lease, silence = taken["lease_seconds"], taken["yield_seconds"]
+    if silence is not None and silence > lease:
+        raise click.UsageError(
+            f"--yield-seconds {silence:g} must not exceed --lease-seconds {lease:g}: after that a"
+            " connection has ended"
+        )
     try:
         return PeerLimits(**taken)
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
 
 
-def _default(name: str) -> float:
+def _default(name: str) -> float | None:
     if name == "mib_per_second":
         return _DEFAULTS.bytes_per_second / _MIB
-    value: float = getattr(_DEFAULTS, name)
+    value: float | None = getattr(_DEFAULTS, name)
     return value

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from draftwire.cli.options import HostType
 from draftwire.transport.tcp import Address
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def watching_options(level: str) -> Callable[[Command], Command]:
         ),
         click.option(
             "--metrics-host",
+            type=HostType(),
+            metavar="HOST",
             default="127.0.0.1",
             show_default=True,
             help="Address of the metrics; they ask nobody who they are.",

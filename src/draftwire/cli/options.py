@@ -175,6 +175,18 @@ class Text(click.ParamType[str]):
         return str(value)
 
 
+class HostType(click.ParamType[str]):
+    """An address or a name of this machine to listen on; an empty one would mean every address."""
+
+    name = "HOST"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse what names nothing."""
+        if not str(value).strip():
+            self.fail("an empty host names no address: write one, such as 127.0.0.1", param, ctx)
+        return str(value)
+
+
 DEPTH = click.IntRange(1, MAX_DEPTH)
 POSITIVE = click.IntRange(min=1)
 COUNT = click.IntRange(1, (1 << 31) - 1)

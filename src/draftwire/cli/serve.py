@@ -15,6 +15,7 @@ from draftwire.cli.options import (
     DEFAULT_PORT,
     DEPTH,
     MAX_THREADS,
+    HostType,
     LayoutSetType,
     Number,
     WireType,
@@ -71,6 +72,8 @@ Examples:
 @model_folder("--model", help="Transformers causal LM folder.  [default: the embedded drafter]")
 @click.option(
     "--host",
+    type=HostType(),
+    metavar="HOST",
     default="127.0.0.1",
     show_default=True,
     help="Address to listen on; one that others can reach needs --psk-file or --tls-...",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from draftwire.errors import ConfigurationError
 from draftwire.transport.limits import TokenBucket
+
+YIELD_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class PeerLimits:
     lease_seconds: of silence, after which an agreed connection for which nothing is being drafted
     ends, and its sessions with it; every whole frame renews the lease, PING too (P30).
     yield_seconds: of silence, after which it makes way for another verifier where all places are
-    taken.
+    taken; None = 10, or the lease where that is shorter.
     """
 
     handshake_seconds: float = 5.0
@@ -32,7 +35,7 @@ class PeerLimits:
     refusals_at_once: int = 256
     max_positions: int = 0
     lease_seconds: float = 300.0
-    yield_seconds: float = 10.0
+    yield_seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse limits under which nobody could be served."""
@@ -44,16 +47,24 @@ class PeerLimits:
             "refusals_per_second",
             "refusals_at_once",
             "lease_seconds",
-            "yield_seconds",
+            "silence_that_yields",
         ):
             if not 0 < getattr(self, name) < float("inf"):
+                name = "yield_seconds" if name == "silence_that_yields" else name
                 raise ConfigurationError(f"{name} must be finite and above 0")
         if self.max_positions < 0:
             raise ConfigurationError("max_positions must be 0 or more")
-        if self.yield_seconds > self.lease_seconds:
+        if self.silence_that_yields > self.lease_seconds:
             raise ConfigurationError(
                 "yield_seconds must not exceed lease_seconds: after that a connection has ended"
             )
+
+    @property
+    def silence_that_yields(self) -> float:
+        """Seconds of silence after which a verifier makes way for another."""
+        if self.yield_seconds is None:
+            return min(YIELD_SECONDS, self.lease_seconds)
+        return self.yield_seconds
 
 
 class Allowance:

@@ -72,7 +72,7 @@ class Places(Generic[Context]):
 
     def yields(self, now: float) -> Peer[Context] | None:
         """Return the verifier that makes way for another one; None = nobody."""
-        return self._leases.yields(now, self._limits.yield_seconds)
+        return self._leases.yields(now, self._limits.silence_that_yields)
 
     def spare(self, now: float) -> int:
         """Return how many connections over the limit may try to agree.

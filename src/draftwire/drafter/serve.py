@@ -21,7 +21,8 @@ from draftwire.drafter.signals import take_signals
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
 from draftwire.transport.stream import READ, WRITE, PlainStream
-from draftwire.transport.tcp import Address, listen, seconds_until
+from draftwire.transport.tcp import Address, listen
+from draftwire.transport.times import seconds_until
 from draftwire.transport.tls import Tls, TlsFiles, tls_reason
 
 FAREWELL_SECONDS: Final = 1.0

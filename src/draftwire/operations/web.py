@@ -119,6 +119,8 @@ def watched(
     port: 0 takes any free one. draining: what /healthz answers 503 for. Raises TransportError when
     it cannot be listened on.
     """
+    if not host:
+        raise TransportError("the host of the metrics is empty: name one, such as 127.0.0.1")
     kind = _Server6 if ":" in host else _Server
     try:
         server = make_server(host, port, application(registry, draining), kind, _Handler)

@@ -8,16 +8,16 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from draftwire.errors import ConfigurationError, TransportError
 from draftwire.transport.channel import Part
+from draftwire.transport.dialling import dial
 from draftwire.transport.queue import PARTS_A_CALL, OutQueue, joined, size_of
+from draftwire.transport.times import seconds_until
 
 BACKLOG: Final = 64
-LONGEST_WAIT: Final = 86_400.0  # seconds; a call to the system waits no longer than that
 KEEP_ALIVE: Final = {  # option: seconds, or a number of probes; a peer without power is noticed
     "TCP_KEEPIDLE": 30,  # in a minute, where the system's own defaults take two hours
     "TCP_KEEPINTVL": 10,
@@ -76,10 +76,12 @@ class TcpChannel:
 
     @classmethod
     def connect(cls, address: Address, deadline: float) -> TcpChannel:
-        """Connect; raises TransportError that names the address, TimeoutError included."""
+        """Connect to one of the host's addresses, all of them before the deadline.
+
+        Raises TransportError that names the address, TimeoutError included.
+        """
         try:
-            left = max(seconds_until(deadline), 0.001)
-            return cls(socket.create_connection(address, timeout=left))
+            return cls(dial(*address, deadline))
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
             raise TransportError(
                 f"no drafter can be reached at {address} ({_reason(error)}): start one there with"
@@ -133,20 +135,14 @@ class TcpChannel:
         self._socket.settimeout(left)
 
 
-def seconds_until(deadline: float) -> float:
-    """Return what a socket may be told to wait: the seconds left, a day at most.
-
-    More than the system's clock types hold would be an OverflowError of the socket call.
-    """
-    return min(deadline - time.monotonic(), LONGEST_WAIT)
-
-
 def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
     """Return a non-blocking listening socket; port 0 takes any free one.
 
     guarded: whoever connects has to prove who he is. Raises TransportError: an address that others
     could reach without that (P20), a port in use, an address that is not this machine's.
     """
+    if not host:
+        raise TransportError("the host to listen on is empty: name an address, such as 127.0.0.1")
     if not guarded and not is_loopback(host):
         raise TransportError(
             f"{host} can be reached from other machines and this port asks nobody who they are:"

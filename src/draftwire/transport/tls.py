@@ -20,7 +20,8 @@ from draftwire.transport.channel import Part, UntrustedError
 from draftwire.transport.keys import read_private
 from draftwire.transport.queue import OutQueue, joined
 from draftwire.transport.stream import READ, WRITE
-from draftwire.transport.tcp import Address, TcpChannel, seconds_until
+from draftwire.transport.tcp import Address, TcpChannel
+from draftwire.transport.times import seconds_until
 
 FINGERPRINT_BYTES: Final = 32
 _NO_TLS: Final = bytes.fromhex("15030300020246")  # alert record: fatal, protocol_version
