@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from draftwire.cli.progress import working
-from draftwire.errors import ConfigurationError
+from draftwire.errors import ConfigurationError, ModelError
 
 MISSING = (
     "this needs torch and transformers, and {name} is not installed: pip install 'draftwire[hf]'"
@@ -32,11 +32,26 @@ def prepare_torch(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
+def require_folder(folder: Path | None) -> None:
+    """Refuse at once, before anything is imported or loaded, what can be no model folder.
+
+    Raises ModelError; None, the embedded model, is fine.
+    """
+    if folder is None:
+        return
+    path = folder.expanduser()
+    if not path.is_dir():
+        raise ModelError(f"{path} is not a folder; give the folder of a transformers model")
+    if not (path / "config.json").is_file():
+        raise ModelError(f"{path} is not a transformers model: it has no config.json")
+
+
 class Target:
     """A target engine with the tokenizer that turns text into ids and back."""
 
     def __init__(self, folder: Path | None, *, device: str, threads: int) -> None:
         """Load the folder, or the embedded target; ConfigurationError when that cannot be done."""
+        require_folder(folder)
         with working("loading the target"):
             prepare_torch(threads)
             from draftwire.engines.hf import HfTargetEngine, embedded_folder, load_folder

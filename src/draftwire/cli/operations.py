@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from draftwire.cli.options import HostType
+from draftwire.journal import tell
 from draftwire.transport.tcp import Address
 
 if TYPE_CHECKING:
     from draftwire.drafter.program import DrafterProgram
     from draftwire.verifier.client import DraftClient
+
+_LOG: Final = logging.getLogger(__name__)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -96,5 +100,9 @@ def serving_metrics(
     registry = CollectorRegistry()
     register_metrics(source, registry)
     with watched(*watching.metrics, registry, draining) as address:
-        click.echo(f"draftwire: metrics on http://{address}/metrics", err=True)
+        text = f"metrics on http://{address}/metrics"
+        if watching.log_format == "json":  # every line is one event then
+            tell(_LOG, logging.INFO, "metrics", text, address=str(address))
+        else:
+            click.echo(f"draftwire: {text}", err=True)
         yield

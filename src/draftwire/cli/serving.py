@@ -6,10 +6,11 @@ import os
 import signal
 import sys
 import threading
+from contextlib import nullcontext
 
 import click
 
-from draftwire.cli.models import prepare_torch
+from draftwire.cli.models import prepare_torch, require_folder
 from draftwire.cli.operations import serving_metrics
 from draftwire.cli.process import READY
 from draftwire.cli.progress import working
@@ -17,11 +18,12 @@ from draftwire.cli.ranked import serve_ranks
 from draftwire.cli.serve import ServeOptions
 from draftwire.drafter.program import DrafterConfig
 from draftwire.operations.logs import logging_to
-from draftwire.transport.tcp import Address
+from draftwire.transport.tcp import Address, listen
 
 
 def serve_until_told(options: ServeOptions) -> None:
     """Load the model, listen, print the address, serve until a signal or the end of stdin."""
+    require_folder(options.model)
     leads = options.ranks is None or options.ranks.leads
     if options.until_stdin_closes and leads:
         threading.Thread(target=_follow_stdin, daemon=True).start()
@@ -29,14 +31,17 @@ def serve_until_told(options: ServeOptions) -> None:
         with logging_to(options.watching.log_level, options.watching.log_format):
             serve_ranks(options, _config(options))
         return
-    with working("loading the drafter"):
+    # What is in use, or open to strangers, is said before a large model is loaded for it.
+    listen(options.host, options.port, guarded=options.security is not None).close()
+    watching = options.watching
+    quiet = watching.log_format == "json"  # every line is one event then
+    with nullcontext() if quiet else working("loading the drafter"):
         prepare_torch(options.threads)
         from draftwire.drafter.serve import serve
         from draftwire.engines.hf import HfDraftEngine, embedded_folder
 
         folder = options.model or embedded_folder("drafter")
         engine = HfDraftEngine.from_folder(folder, device=options.device)
-    watching = options.watching
     with logging_to(watching.log_level, watching.log_format):
         serve(
             engine,

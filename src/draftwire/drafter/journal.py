@@ -67,14 +67,20 @@ class DrafterJournal:
 
     def draining(self, seconds: float, sessions: int) -> None:
         """No more sessions are taken."""
-        text = f"draining for at most {seconds:g} seconds: {sessions} sessions go on, none begin"
+        text = f"draining for at most {seconds:g} seconds: {_sessions(sessions, 'goes', 'go')} on"
         tell(_LOG, logging.INFO, "draining", text, seconds=seconds, sessions=sessions)
 
     def ended(self, sessions: int) -> None:
         """The drafter goes away now."""
-        text = f"going away; {sessions} sessions are left to their target alone"
+        text = "going away; nobody is served"
+        if sessions:
+            text = f"going away; {_sessions(sessions, 'is', 'are')} left to the target alone"
         level = logging.WARNING if sessions else logging.INFO
         tell(_LOG, level, "ended", text, sessions=sessions)
+
+
+def _sessions(count: int, one: str, many: str) -> str:
+    return f"{count or 'no'} session{'' if count == 1 else 's'} {one if count == 1 else many}"
 
 
 def name_of(peer: tuple[str, int] | None) -> str:

@@ -43,7 +43,8 @@ class PresharedKey:
             secret = _decoded(text.decode("ascii").strip())
         except (UnicodeDecodeError, binascii.Error, ValueError):
             raise ConfigurationError(
-                f"{path} holds no key in hexadecimal or base64: make one with draftwire keygen FILE"
+                f"{path} holds no key: {KEY_BYTES} bytes or more in hexadecimal or base64; make one"
+                " with draftwire keygen FILE"
             ) from None
         try:
             return cls(secret)
