@@ -104,7 +104,8 @@ def advice(
         changes = [f"--layout {top.layout}"] if top.layout != wanted.layout else []
         changes += [f"--depth {top.depth}"] if top.depth != wanted.depth else []
         yield (
-            f"use {' '.join(changes)}: about {top.rate:.1f} tokens/s rather than {asked.rate:.1f}"
+            f"use {' '.join(changes)}: about {top.rate:.1f} tokens/s rather than the"
+            f" {asked.rate:.1f} of {wanted.layout} at depth {wanted.depth}"
         )
     if measured.accepted and measured.accepted[0] < _SELDOM:
         yield (
