@@ -120,6 +120,7 @@ class Terminal(io.StringIO):
         (("--prompt", ""), Terminal(), "--prompt is empty"),
         (("--file", "/does/not/exist"), Terminal(), "No such file"),
         (("--file", "/"), Terminal(), "Is a directory"),
+        (("--file", "/dev/zero"), Terminal(), "more than 16 MiB"),
     ],
 )
 def test_a_missing_prompt_is_a_usage_error(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from draftwire.cli.models import Target
+from draftwire.cli.models import CHARACTERS_A_TOKEN, LEAST_CHARACTERS, Target
 from draftwire.errors import ConfigurationError, ExitCode
 from tests.cli.conftest import Cli, Pair
 
@@ -19,6 +19,17 @@ def test_text_becomes_ids_and_back(pair: Pair) -> None:
     assert target.decode([*ids, 1]) == "w3 w7 w9"
     with pytest.raises(ConfigurationError, match="no tokens"):
         target.encode(" ")
+
+
+def test_a_prompt_far_beyond_the_context_is_not_tokenised(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(pair.target, device="cpu", threads=1)
+    most = max(LEAST_CHARACTERS, CHARACTERS_A_TOKEN * target.engine.max_context)
+    assert len(target.encode("w3 " * (most // 3))) == most // 3
+    monkeypatch.setattr(target, "_tokenizer", None)
+    with pytest.raises(ConfigurationError, match="shorten it"):
+        target.encode("w" * (most + 1))
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])

@@ -50,6 +50,7 @@ def test_json_is_one_object_a_line() -> None:
     assert lines[0]["level"] == "info" and lines[0]["time"].endswith("Z")
     assert lines[1]["message"] == "plain format"
     assert lines[2]["error"] == "ValueError"
+    assert lines[2]["words"] == EVIL.partition("\n")[0]  # its first line
 
 
 def test_text_is_printable_and_one_line_each() -> None:
@@ -57,6 +58,7 @@ def test_text_is_printable_and_one_line_each() -> None:
     assert len(lines) == 3
     assert all(line.isascii() and line.isprintable() for line in lines)
     assert "\\x1b" in lines[0] and "%s" in lines[0]
+    assert lines[2].endswith('it failed [ValueError: "}]')
 
 
 def test_levels_hold_back_what_is_below() -> None:

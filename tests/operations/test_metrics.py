@@ -171,10 +171,10 @@ def test_metrics_and_health_over_http() -> None:
 def test_clients_that_hold_on_and_nonsense_disturb_nobody(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As many as there may be say nothing; they are ended in time, and then others are answered."""
+    """As many as there may be say nothing; the oldest makes way, and all are ended in time."""
     from draftwire.operations import web
 
-    monkeypatch.setattr(web._Handler, "timeout", 0.5)
+    monkeypatch.setattr(web, "CLIENT_SECONDS", 0.5)
     with watched("127.0.0.1", 0, CollectorRegistry()) as address:
         held = [socket.create_connection(address) for _ in range(web.MOST_CLIENTS + 4)]
         held[0].sendall(b"\xff\x00\r\n\r\n")
@@ -184,6 +184,32 @@ def test_clients_that_hold_on_and_nonsense_disturb_nobody(
             each.close()
     out, err = capfd.readouterr()
     assert out == err == ""
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_ended_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time is that of the whole request; until then, the oldest makes way for who asks."""
+    from draftwire.operations import web
+
+    monkeypatch.setattr(web, "CLIENT_SECONDS", 1.0)
+    with watched("127.0.0.1", 0, CollectorRegistry()) as address:
+        held = [socket.create_connection(address) for _ in range(web.MOST_CLIENTS)]
+        for each in held:
+            each.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+        assert get(address, "/healthz") == (200, "ok\n")
+        ended = set[int]()
+        until = time.monotonic() + 5.0
+        while len(ended) < len(held) and time.monotonic() < until:
+            for index, each in enumerate(held):
+                try:
+                    each.sendall(b"a")
+                except OSError:
+                    ended.add(index)
+            time.sleep(0.1)
+        assert len(ended) == len(held)
+        for each in held:
+            each.close()
 
 
 def test_the_table_of_the_documentation_is_this_list() -> None:

@@ -187,6 +187,15 @@ def test_l31_the_text_ends_inside_the_accepted_drafts(accepted: int):
     assert len(joined.roster) == 0
 
 
+def test_l31_a_commit_that_was_told_is_not_told_again_at_the_end():
+    joined = Joined()
+    joined.round(1)
+    joined.agree_after_commit()
+    (cancel,) = joined.asking.finish()
+    assert isinstance(cancel, Cancel)
+    assert joined.to_drafter(cancel).ended == (1,)
+
+
 def test_l31_nothing_is_kept_or_asked_after_the_end():
     joined = Joined()
     joined.propose()

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -51,6 +51,7 @@ DRAFTING = (
     *SECURITY,
 )
 SEEDED_DEADLINE_MS = 500.0  # fixed and generous, so that a seed's text is repeated
+MOST_PROMPT_BYTES = 16 << 20
 TRUNCATION = ("top_p", "top_k", "min_p")
 
 
@@ -128,7 +129,7 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
     elif file is not None:
         text, source = _read_file(file), str(file)
     else:
-        text, source = utf8(sys.stdin.buffer.read(), "standard input"), "standard input"
+        text, source = _read_whole(sys.stdin.buffer, "standard input"), "standard input"
     if not text:
         raise click.UsageError(
             f"the prompt from {source} is empty: it needs at least one character"
@@ -138,9 +139,20 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
 
 def _read_file(file: Path) -> str:
     try:
-        return utf8(file.read_bytes(), f"--file {file}")
+        with file.open("rb") as opened:
+            return _read_whole(opened, f"--file {file}")
     except OSError as error:
         raise click.UsageError(f"--file {file} cannot be read: {error.strerror}") from error
+
+
+def _read_whole(opened: BinaryIO, source: str) -> str:
+    """Return the text of a file that may have no end; more than any context takes is refused."""
+    raw = opened.read(MOST_PROMPT_BYTES + 1)
+    if len(raw) > MOST_PROMPT_BYTES:
+        raise click.UsageError(
+            f"the prompt from {source} has more than {MOST_PROMPT_BYTES >> 20} MiB: shorten it"
+        )
+    return utf8(raw, source)
 
 
 def default_draft_temperature(temperature: float) -> float:

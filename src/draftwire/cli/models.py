@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from draftwire.cli.progress import working
 from draftwire.errors import ConfigurationError, ModelError
@@ -13,6 +13,8 @@ from draftwire.errors import ConfigurationError, ModelError
 MISSING = (
     "this needs torch and transformers, and {name} is not installed: pip install 'draftwire[hf]'"
 )
+LEAST_CHARACTERS: Final = 1 << 16  # of a prompt, always tokenised
+CHARACTERS_A_TOKEN: Final = 16  # of the context; text has about four
 
 
 def prepare_torch(threads: int) -> None:
@@ -62,7 +64,17 @@ class Target:
         self._tokenizer: Any = loaded.tokenizer
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a prompt, with what the tokenizer puts before every text."""
+        """Return the ids of a prompt, with what the tokenizer puts before every text.
+
+        Raises ConfigurationError for one without tokens, and, before a tokenizer spends hundreds of
+        bytes of memory on each of its characters, for one that is far longer than the context.
+        """
+        most = max(LEAST_CHARACTERS, CHARACTERS_A_TOKEN * self.engine.max_context)
+        if len(text) > most:
+            raise ConfigurationError(
+                f"the prompt has {len(text)} characters, and more than {most} are not tokenised for"
+                f" the target's context of {self.engine.max_context} tokens: shorten it"
+            )
         ids = [int(token) for token in self._tokenizer(text)["input_ids"]]
         if not ids:
             raise ConfigurationError("the prompt has no tokens: give at least one character")

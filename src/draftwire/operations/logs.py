@@ -19,6 +19,7 @@ from typing import Final, TextIO
 from draftwire.journal import FIELDS
 
 MOST_WAITING: Final = 1024
+MOST_WORDS: Final = 200  # characters of what an error says
 PATIENCE_SECONDS: Final = 1.0
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMATS: Final = ("text", "json")
@@ -28,12 +29,13 @@ def line_of(record: logging.LogRecord, form: str) -> str:
     """Return a record as one printable line; form: one of ``FORMATS``."""
     moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
     moment = moment.replace("+00:00", "Z")
-    error = ""
+    error = words = ""
     if record.exc_info and record.exc_info[0] is not None:
         error = record.exc_info[0].__name__
+        words = _words(record.exc_info[1])
     message = record.getMessage()
     if form == "text":
-        named = f" [{error}]" if error else ""
+        named = f" [{error}: {words}]" if words else f" [{error}]" if error else ""
         return _printable(f"{moment} {record.levelname.lower()} {record.name}: {message}{named}")
     out: dict[str, object] = {
         "time": moment,
@@ -43,6 +45,8 @@ def line_of(record: logging.LogRecord, form: str) -> str:
     }
     if error:
         out["error"] = error
+    if words:
+        out["words"] = words
     fields = getattr(record, FIELDS, {})
     out.update((name, value) for name, value in fields.items() if value is not None)
     return json.dumps(out, ensure_ascii=True, default=str)
@@ -102,6 +106,14 @@ def logging_to(level: str, form: str, stream: TextIO | None = None) -> Iterator[
         log.setLevel(before)
         log.propagate = through
         handler.close()
+
+
+def _words(error: BaseException | None) -> str:
+    """Return the first line of what an engine's error says, cut; a prompt has more of them."""
+    try:
+        return str(error).partition("\n")[0][:MOST_WORDS]
+    except Exception:  # the error is not ours
+        return ""
 
 
 def _printable(text: str) -> str:

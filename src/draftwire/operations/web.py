@@ -1,7 +1,8 @@
 """/metrics and /healthz over HTTP, in a thread of their own beside the program.
 
-The server is the standard library's, the application Prometheus's own. At most ``MOST_CLIENTS`` are
-answered at once, each within ``CLIENT_SECONDS``; nothing they send reaches the program.
+The server is the standard library's, the application Prometheus's own. At most ``MOST_CLIENTS``
+are answered at once; one that takes longer than ``CLIENT_SECONDS`` in all is ended, and the oldest
+makes way where there are too many. Nothing they send reaches the program.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 CLIENT_SECONDS: Final = 5.0
 MOST_CLIENTS: Final = 8
 EXHAUSTED_SECONDS: Final = 0.5
+LEAVING_SECONDS: Final = 0.5  # for which a new client waits until the oldest has made way
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -40,6 +42,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *arguments: Any) -> None:
         self._free = threading.BoundedSemaphore(MOST_CLIENTS)
+        self._clients: dict[Any, float] = {}  # each and its deadline, the oldest first
+        self._lock = threading.Lock()
         super().__init__(*arguments)
 
     def server_bind(self) -> None:
@@ -59,19 +63,48 @@ class _Server(ThreadingMixIn, WSGIServer):
                 time.sleep(EXHAUSTED_SECONDS)
             raise
 
+    def service_actions(self) -> None:
+        """End the clients that are too slow; called at every turn of the server's thread."""
+        now = time.monotonic()
+        with self._lock:
+            for client in [each for each, deadline in self._clients.items() if deadline <= now]:
+                self._end(client)
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, unless too many are answered already."""
-        if self._free.acquire(blocking=False):
+        """Answer in a thread; where too many are answered already, the oldest makes way."""
+        if not self._free.acquire(blocking=False):
+            with self._lock:
+                for oldest in self._clients:
+                    self._end(oldest)
+                    break
+            if not self._free.acquire(timeout=LEAVING_SECONDS):
+                self.shutdown_request(request)
+                return
+        with self._lock:
+            self._clients[request] = time.monotonic() + CLIENT_SECONDS
+        try:
             super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        except RuntimeError:  # the system has no thread left; the client is closed by the caller
+            self._forget(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer one client."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._forget(request)
+
+    def _forget(self, client: Any) -> None:
+        with self._lock:
+            self._clients.pop(client, None)
+        self._free.release()
+
+    def _end(self, client: Any) -> None:
+        """Wake the thread of a client, which finds the connection over; the lock is held."""
+        del self._clients[client]
+        with suppress(OSError):  # it is over already
+            client.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away, or sends what is no request, is no error of ours."""

@@ -72,6 +72,7 @@ class AskingSession(Taking):
         self._agreed = agreed
         self._proposal_key = proposal_key
         self._last: CommitRider | None = None  # how the round before ended
+        self._told: CommitRider | None = None  # the last one that went into a COMMIT
         self._last_token: int | None = None  # and the token that was drawn in it
         self._flight_of = Flight if shard is None else partial(ShardFlight, part=shard)
 
@@ -212,6 +213,7 @@ class AskingSession(Taking):
             return None
         if token is not None and token >= self._agreed.vocab_size:
             return None
+        self._told = rider
         return Commit(
             session=self.session,
             generation=self.generation,
@@ -224,8 +226,11 @@ class AskingSession(Taking):
         )
 
     def finish(self) -> list[Commit | Cancel]:
-        """End the session and return what the drafter is to be told: the last commit, CANCEL."""
-        commit = self.commit_message()
+        """End the session and return what the drafter is to be told: the last commit, CANCEL.
+
+        A commit that ``commit_message`` has returned before is not told again.
+        """
+        commit = self.commit_message() if self._last is not self._told else None
         return [*([] if commit is None else [commit]), *self.cancel()]
 
     def cancel(self) -> list[Cancel]:

@@ -4,6 +4,11 @@ The new tokens of all sequences lie one behind another in a single row of tokens
 position. Everything that looks at one token alone is done for all at once; attention is done for
 each sequence over its own keys, and a linear layer by a product that does not depend on its
 company. So what a session is given never depends on who else is served.
+
+That holds as long as passes succeed. Tokens that are fed in other portions may get other last
+bits, so after a pass that failed the sequences of all that were in it are made again, and their
+later rows may differ in them: they are still the q that their tokens are drawn from, and a seed
+may give another text.
 """
 
 from __future__ import annotations
