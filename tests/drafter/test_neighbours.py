@@ -6,20 +6,25 @@ import contextlib
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from draftwire.drafter.counters import DrafterCounters
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ProtocolErrorCode
 from draftwire.session.asking import AskingSession
 from draftwire.session.link import Link
+from draftwire.session.proposal import Received
 from draftwire.transport.tcp import Address
 from draftwire.verifier.generate import generate
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
-from draftwire.wire.messages import ProposalPolicy, Step
+from draftwire.wire.messages import Cancel, Complete, ProposalPolicy, Step
 from draftwire.wire.registry import Layout, Outcome
 from tests.paths import serving
 from toys.models import ToyContext, ToyDrafter, ToyTarget, mixed
@@ -126,6 +131,65 @@ def nonsense(address: Address, program: DrafterProgram[ToyContext], ended: threa
             peer.sendall(source.randbytes(source.randint(1, 2000)))
             while peer.recv(4096):
                 continue
+
+
+@dataclass
+class Slow(ToyDrafter):
+    """An engine for which every token costs time."""
+
+    seconds: float = 1e-4
+
+    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+        time.sleep(self.seconds * sum(len(tokens) for _, tokens in batch))
+        return super().extend(batch)
+
+
+def long_prompts(
+    address: Address, program: DrafterProgram[ToyContext], ended: threading.Event
+) -> None:
+    """Ask in four sessions at once after 4,000 new tokens each, and again as soon as answered."""
+    rng = random.Random(7)
+    with contextlib.suppress(OSError), socket.create_connection(address) as peer:
+        peer.settimeout(0.05)
+        link = Link(verifier_hello(ToyTarget(mixed(V, 1), V)), 0.0)
+        link.start()
+        number, open_now = 0, 0
+        while not ended.is_set():
+            while link.agreed is not None and open_now < 4:
+                number, open_now = number + 1, open_now + 1
+                prompt = [rng.randrange(V) for _ in range(4000)]
+                asking = AskingSession(number, number % 4, prompt, 5, link.agreed)
+                link.send(asking.ask(POLICY, 0.0, 1.0))
+            peer.sendall(b"".join(link.outgoing()))
+            with contextlib.suppress(TimeoutError):
+                event = link.filled(peer.recv_into(link.buffer()), 0.0)
+                while event is not None:
+                    if isinstance(event, Received) and isinstance(event.message, Complete):
+                        link.send(Cancel(event.message.session, event.message.generation))
+                        open_now -= 1
+                    event = link.filled(0, 0.0)
+
+
+def test_a_verifier_of_long_prompts_leaves_its_neighbour_all_rounds() -> None:
+    """0.1 ms a token: its four prompts alone are 1.6 s of work, the neighbour's deadline 500 ms."""
+    program = DrafterProgram(Slow(mixed(V, 1, sharpness=1.2), V), DrafterConfig())
+    ended = threading.Event()
+    with serving(program) as server:
+        other = threading.Thread(target=long_prompts, args=(server.address, program, ended))
+        other.start()
+        try:
+            while not program.counters.pieces:
+                time.sleep(0.01)
+            target = ToyTarget(mixed(V, 1), V)
+            with RemoteDrafter(server.address, target, deadline=0.5) as drafter:
+                sampling = Sampling(seed=3, max_tokens=40)
+                run = generate(target, drafter, (1, 2), sampling, POLICY)
+                assert len(list(run)) == 40
+                assert not run.report.misses
+        finally:
+            ended.set()
+            other.join(PATIENCE)
+    assert program.counters.pieces > 8
 
 
 Neighbour = Callable[[Address, DrafterProgram[ToyContext], threading.Event], None]

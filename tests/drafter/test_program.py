@@ -10,76 +10,22 @@ import pytest
 from numpy.typing import NDArray
 
 from draftwire.drafter.engine import one_by_one
-from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
-from draftwire.session.asking import AskingSession
-from draftwire.session.link import AgreedEvent, Link
-from draftwire.session.proposal import Dropped, Proposal, Received
+from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import Cancel, ErrorMessage, ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, Outcome, WireVersion
-from toys.models import ToyContext, ToyDrafter, ToyTarget, mixed
+from tests.drafter.peer import Peer, tokens_of
+from toys.models import ToyContext, ToyDrafter, mixed
 
 V = 9
 DENSE = ProposalPolicy(Layout.DENSE, 3, 1.0)
 SPARSE = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=4)
 
 
-class Peer:
-    """A verifier by hand: a link and its sessions, bytes carried over one by one."""
-
-    def __init__(self, program: DrafterProgram[ToyContext]) -> None:
-        connection = program.connect()
-        assert connection is not None
-        self.connection: Connection[ToyContext] = connection
-        self.link = Link(verifier_hello(ToyTarget(mixed(V, 1), V)), 0.0)
-        self.sessions: dict[int, AskingSession] = {}
-        self.results: dict[int, list[Proposal | Dropped]] = {}
-        self.errors: list[ErrorMessage] = []
-        self.link.start()
-        self.send()
-        self.receive()
-        assert self.link.agreed is not None
-
-    def open(self, session: int, prompt: Sequence[int], *, slot: int | None = None) -> None:
-        self.sessions[session] = AskingSession(
-            session, session - 1 if slot is None else slot, prompt, 77 + session, self.link.agreed
-        )
-        self.results[session] = []
-
-    def ask(self, session: int, policy: ProposalPolicy) -> None:
-        self.link.send(self.sessions[session].ask(policy, 0.0, 1.0))
-        self.send()
-
-    def send(self) -> None:
-        for part in self.link.outgoing():
-            for byte in bytes(part):
-                self.connection.buffer()[0] = byte
-                self.connection.filled(1)
-
-    def receive(self) -> None:
-        store = bytearray(self.connection.outgoing.size)
-        self.connection.outgoing.take(memoryview(store))
-        for event in self.link.feed(bytes(store), 0.0):
-            if isinstance(event, Received):
-                message = event.message
-                if isinstance(message, ErrorMessage):
-                    self.errors.append(message)
-                result = self.sessions[message.session].take(event, 0.0)  # type: ignore[union-attr]
-                if result is not None:
-                    self.results[message.session].append(result)  # type: ignore[union-attr]
-            else:
-                assert isinstance(event, AgreedEvent)
-
-
 def program_of(engine: ToyDrafter, **limits: int) -> DrafterProgram[ToyContext]:
     return DrafterProgram(engine, DrafterConfig(**limits))  # type: ignore[arg-type]
-
-
-def tokens_of(result: Proposal | Dropped) -> tuple[int, ...]:
-    assert isinstance(result, Proposal)
-    return result.tokens
 
 
 def test_steps_that_are_ready_together_are_drafted_as_one_batch_in_any_order() -> None:

@@ -35,7 +35,7 @@ def test_one_task_is_drawn_within_the_turns_of_its_peers_whatever_they_ask(
         single, turn = False, 0
         while not single:
             turn += 1
-            drawn = turns.take(batch)
+            drawn, _ = turns.take(batch)
             assert len(drawn) == min(batch, sum(counts) + 1)
             single = any(owner == "single" for owner, _ in drawn)
             for owner, each in drawn:
@@ -50,16 +50,65 @@ def test_an_owner_is_drawn_once_a_turn_and_its_oldest_task_first() -> None:
     turns.put("b", task(9))
     turns.put("c", task(5))
     turns.put("c", task(4))
-    assert [(owner, each.session) for owner, each in turns.take(4)] == [
+    assert [(owner, each.session) for owner, each in turns.take(4)[0]] == [
         ("a", 3),
         ("b", 9),
         ("c", 5),
         ("a", 1),
     ]
     assert len(turns) == 2
-    assert [(owner, each.session) for owner, each in turns.take(9)] == [("c", 4), ("a", 2)]
+    assert [(owner, each.session) for owner, each in turns.take(9)[0]] == [("c", 4), ("a", 2)]
     assert not turns
-    assert turns.take(1) == []
+    assert turns.take(1) == ([], None)
+
+
+def heavy(session: int, tokens: int, round: int = 1) -> DraftTask:
+    return DraftTask(session, 0, 1, round, POLICY, 7, 0, (1,) * tokens, 1, 0)
+
+
+@pytest.mark.parametrize("batch", [2, 3, 5])
+def test_a_batch_feeds_a_bounded_number_of_tokens_and_long_ones_take_turns(batch: int) -> None:
+    """Every choice of up to four owners' tasks, of which each asks for as much again at once.
+
+    16 tokens a batch; an owner's tasks feed 1, 4, 16 (all that one batch feeds) or 50 (more).
+    """
+    for sizes in itertools.product((1, 4, 16, 50), repeat=4):
+        turns: Turns[int] = Turns(16)
+        for owner, size in enumerate(sizes):
+            for session in (1, 2):
+                turns.put(owner, heavy(session, size))
+        served: dict[int, list[int]] = {owner: [] for owner in range(4)}
+        for number in range(16):
+            whole, piece = turns.take(batch)
+            fed = [len(each.tokens) for _, each in whole]
+            assert 1 <= len(whole) + (piece is not None) <= batch
+            assert sum(fed) + (16 if piece is not None else 0) <= 32
+            assert piece is None or len(piece[1].tokens) > 16
+            for owner, each in whole:
+                served[owner].append(number)
+                turns.put(owner, heavy(each.session, sizes[owner], each.round + 1))
+            if piece is not None:
+                owner, each = piece
+                served[owner].append(number)
+                assert turns.put(owner, each)  # it waits in its place
+            assert len(turns) == 8
+        for owner, size in enumerate(sizes):
+            longest = max(after - before for before, after in itertools.pairwise(served[owner]))
+            assert longest <= (-(-4 // batch) if size <= 16 // min(batch, 4) else 4)
+
+
+def test_what_is_left_of_a_task_keeps_its_place_and_goes_on_to_its_end() -> None:
+    turns: Turns[str] = Turns(8)
+    for session, tokens in ((1, 20), (2, 3)):
+        turns.put("a", heavy(session, tokens))
+    fed = []
+    while turns:
+        whole, piece = turns.take(4)
+        fed += [(each.session, len(each.tokens)) for _, each in whole]
+        if piece is not None:
+            fed.append((piece[1].session, 8))
+            turns.put("a", heavy(piece[1].session, len(piece[1].tokens) - 8))
+    assert fed == [(1, 8), (1, 8), (1, 4), (2, 3)]
 
 
 Operation = tuple[str, int, int]
@@ -96,7 +145,7 @@ def follow(operations: Sequence[Operation]) -> None:
             for key in gone:
                 del model[key]
         else:
-            drawn = turns.take(owner)
+            drawn, _ = turns.take(owner)
             assert len(drawn) == min(owner, len(model))
             if len({key[0] for key in model}) == len(drawn) == 2:
                 assert {each for each, _ in drawn} == {0, 1}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftwire.errors import ProtocolErrorCode
+from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels.rows import QRow
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import NO_RIDER, Proposal
@@ -309,8 +309,9 @@ def test_a_slot_holds_one_proposal_in_flight():
 def test_a_slot_that_was_not_agreed_is_refused():
     joined = Joined()
     step = joined.asking.ask(SPARSE, 0.0, 1.0)
-    refused = joined.answer(replace(step, slot=joined.agreed.max_slots), as_bytes=False)
-    assert error_of(refused) is CODE.NO_SLOT
+    with pytest.raises(ProtocolError) as raised:  # before it comes to any session (P31)
+        joined.answer(replace(step, slot=joined.agreed.max_slots))
+    assert (raised.value.code, raised.value.field) == (CODE.LIMIT_EXCEEDED, "slot")
     assert len(joined.roster) == 0
 
 

@@ -25,6 +25,7 @@ LIMITS: Final[dict[str, tuple[click.ParamType[Any], str]]] = {
     "mib_per_second": (Number(0, above=True), "MiB read of one verifier; more waits."),
     "refusals_per_second": (Number(0, above=True), "Refused messages; far more end it."),
     "refusals_at_once": (COUNT, "Refused messages that may come in a row."),
+    "feed_tokens": (COUNT, "Tokens of a prefix fed at once; others are served in between."),
     "max_positions": (
         click.IntRange(0, (1 << 31) - 1),
         "Drafts of one verifier in the queue; 0: sessions x depth.",

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Protocol
 
 from draftwire.drafter.connection import Connection
@@ -14,7 +14,7 @@ from draftwire.drafter.counters import DrafterCounters
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, Proposer, propose
-from draftwire.drafter.turns import Turns
+from draftwire.drafter.turns import Turn, Turns
 from draftwire.errors import ConfigurationError
 from draftwire.exact.words import ProposalWords
 from draftwire.kernels.prepare import prepare
@@ -140,7 +140,7 @@ class DrafterProgram(Generic[Context]):
         self._clock = clock
         self._key = key
         self._entropy = entropy
-        self._turns: Turns[Connection[Context]] = Turns()
+        self._turns: Turns[Connection[Context]] = Turns(config.peer.feed_tokens, self._feed)
         self._drawing = 0  # proposals of the batch that is being drawn
 
     def warm_up(self) -> None:
@@ -225,25 +225,54 @@ class DrafterProgram(Generic[Context]):
         self.draining = True
 
     def draft(self) -> list[Connection[Context]]:
-        """Draw the next batch, connections in turn; returns the connections that were answered."""
-        batch = self._turns.take(self.config.max_batch)
-        if batch:
+        """Draw the next batch, connections in turn; returns the connections that were answered.
+
+        Beside it a piece of a long prefix may be fed, whose task waits on.
+        """
+        batch, piece = self._turns.take(self.config.max_batch)
+        batch = [each for each in batch if self._wanted(*each)]
+        if piece is not None and not self._wanted(*piece):
+            self._turns.drop(piece[0], piece[1].session)
+            piece = None
+        if batch or piece is not None:
             began = self._clock()
             self._drawing = len(batch)
-            drafts = self._drafts(batch)
+            drafts = self._drafts(batch, piece)
             self._drawing = 0
-            self.counters.batches.add(len(batch))
+            if batch:
+                self.counters.batches.add(len(batch))
             self.counters.seconds.add(self._clock() - began)
-            for (connection, task), draft in zip(batch, drafts, strict=True):
+            if piece is not None and self._fed(*piece, drafts[-1]):
+                batch.append(piece)
+            for (connection, task), draft in zip(batch, drafts, strict=False):
                 self._count(draft)
                 connection.answer(task, draft)
         return [connection for connection, _ in batch]
 
     def shut_down(self) -> None:
         """Decline what waits: this drafter is going away."""
-        for connection, task in self._turns.take(len(self._turns)):
+        for connection, task in self._turns.clear():
             self._count(Status.SHUTTING_DOWN)
             connection.answer(task, Status.SHUTTING_DOWN)
+
+    def _wanted(self, connection: Connection[Context], task: DraftTask) -> bool:
+        """Whether a task whose turn has come is still waited for; after a RESET it is not."""
+        wanted = connection.roster is not None and connection.roster.wanted(task)
+        self.counters.withdrawn += not wanted
+        return wanted
+
+    def _fed(
+        self, connection: Connection[Context], task: DraftTask, fed: Draft | ShardDraft | Status
+    ) -> bool:
+        """Let a task whose piece was fed wait for the rest; returns whether it is over instead."""
+        if isinstance(fed, Status):
+            self._turns.drop(connection, task.session)
+            return True
+        assert connection.roster is not None
+        length = connection.contexts[task.session].length
+        self._turns.put(connection, connection.roster.fed(task, length))
+        self.counters.pieces += 1
+        return False
 
     def _count(self, draft: Draft | ShardDraft | Status) -> None:
         if isinstance(draft, Status):
@@ -253,28 +282,39 @@ class DrafterProgram(Generic[Context]):
             self.counters.drafts += len(draft.tokens)
 
     def _drafts(
-        self, batch: Sequence[tuple[Connection[Context], DraftTask]]
+        self, batch: Sequence[Turn[Connection[Context]]], piece: Turn[Connection[Context]] | None
     ) -> Sequence[Draft | ShardDraft | Status]:
+        """Return a draft for each of the batch, and behind them what became of the piece."""
+        everyone = [*batch] if piece is None else [*batch, piece]
         try:
-            jobs = [self._job(connection, task) for connection, task in batch]
+            jobs = [self._job(*each, piece=each is piece) for each in everyone]
             return self._proposer(self.engine, jobs, self._source)
         except Exception:
             # The engine is not ours, and whatever it raises must cost one proposal, not the
             # program. The culprit is found by drafting alone, from contexts that are made again.
             self.counters.engine_failures += 1
-            for connection, task in batch:
+            for connection, task in everyone:
                 self.close_context(connection, task.session)
-            if len(batch) == 1:
+            if len(everyone) == 1:
                 _LOG.exception("the engine failed; the proposal is declined")
                 return [Status.INTERNAL]
-            return [draft for one in batch for draft in self._drafts([one])]
+            alone = [draft for one in batch for draft in self._drafts([one], None)]
+            return alone if piece is None else [*alone, *self._drafts([], piece)]
 
-    def _job(self, connection: Connection[Context], task: DraftTask) -> DraftJob[Context]:
+    def _feed(self, connection: Connection[Context], task: DraftTask) -> int:
+        """Return how many tokens a task feeds, with those that the model has lost."""
+        context = connection.contexts.get(task.session)
+        missing = task.keep - min(task.keep, 0 if context is None else context.length)
+        return missing + len(task.tokens)
+
+    def _job(
+        self, connection: Connection[Context], task: DraftTask, *, piece: bool
+    ) -> DraftJob[Context]:
         context = connection.contexts.get(task.session)
         if context is None:
             context = connection.contexts[task.session] = self.engine.open()
             self.counters.sessions += 1
-        tokens = task.tokens
+        tokens, policy = task.tokens, task.policy
         # Shorter where it was made again after the engine failed, or where drafts were not the
         # model's; what it holds is the beginning of what is kept all the same.
         if context.length < task.keep:
@@ -282,10 +322,12 @@ class DrafterProgram(Generic[Context]):
             tokens = connection.roster[task.session].tokens[context.length :]
         else:
             self.engine.rewind(context, task.keep)
+        if piece:
+            tokens, policy = tokens[: self.config.peer.feed_tokens], replace(policy, depth=0)
         return DraftJob(
             context,
             tokens,
-            task.policy,
+            policy,
             task.proposal_key,
             task.generation,
             task.round,

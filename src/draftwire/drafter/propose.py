@@ -28,8 +28,9 @@ ProposalSource: TypeAlias = Callable[[int], WordSource]
 class DraftJob(Generic[Context]):
     """One session's part of a batch.
 
-    context: holds all of the committed prefix but ``feed``, its last one or more tokens. session:
-    as the verifier names it on its connection.
+    context: holds all of the committed prefix but ``feed``, its last one or more tokens. A policy
+    of depth 0 draws nothing: ``feed`` is a piece then, and more is to follow. session: as the
+    verifier names it on its connection.
     """
 
     context: Context
@@ -69,23 +70,22 @@ def propose(
 ) -> list[Draft | Status]:
     """Draw one proposal a job: token i has exactly the law of row i, given the tokens before it.
 
-    jobs: of different contexts. Each row is rounded to counts once, the token is drawn from those
-    counts (A16), and those counts are what is returned. The last token of a proposal is drawn but
-    not fed. A first row that the arithmetic refuses ends its own job alone, with
-    ``Status.REFUSED_ARITHMETIC``; after a later one the proposal goes on with a q of its own (P11).
+    jobs: of different contexts; those of depth 0 are fed and no more. Each row is rounded to counts
+    once, the token is drawn from those counts (A16), and those counts are what is returned. The
+    last token of a proposal is drawn but not fed. A first row that the arithmetic refuses ends its
+    own job alone, with ``Status.REFUSED_ARITHMETIC``; after a later one the proposal goes on with a
+    q of its own (P11).
     Raises only what ``engine.extend`` raises.
     """
     drafts: list[Draft | Status] = [Draft() for _ in jobs]
     words = [_words(job, source) for job in jobs]
-    feeds: dict[int, Sequence[int]] = {
-        index: job.feed for index, job in enumerate(jobs) if job.policy.depth > 0
-    }
+    feeds: dict[int, Sequence[int]] = {index: job.feed for index, job in enumerate(jobs)}
     while feeds:
         logits = engine.extend([(jobs[index].context, feed) for index, feed in feeds.items()])
         remaining: dict[int, Sequence[int]] = {}
         for row, index in enumerate(feeds):
             job, draft = jobs[index], drafts[index]
-            if isinstance(draft, Status):
+            if isinstance(draft, Status) or not job.policy.depth:
                 continue
             try:
                 counts = cpu.quantise(logits[row], job.policy)

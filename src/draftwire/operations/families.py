@@ -129,6 +129,12 @@ DRAFTER: Final[tuple[Family[DrafterView], ...]] = (
         lambda v: v.counters.withdrawn,
     ),
     Family(
+        "draftwire_drafter_pieces",
+        _C,
+        "Pieces of long prefixes that were fed while the rest waited",
+        lambda v: v.counters.pieces,
+    ),
+    Family(
         "draftwire_drafter_engine_failures",
         _C,
         "Batches, and ends of contexts, that the engine answered with an exception",

@@ -118,6 +118,15 @@ class AnsweringSession:
         self._kept = answer
         return list(answer)
 
+    def fed(self, task: DraftTask, length: int) -> DraftTask:
+        """The model holds ``length`` tokens of a task's prefix; return what is left of the task.
+
+        task: one that is wanted. length: less than its prefix has. A later STEP of this session
+        goes on from there.
+        """
+        self._cached = Cached(self._prefix, length)
+        return replace(task, keep=length, tokens=self._prefix.tokens(length))
+
     def wants(self, task: DraftTask) -> bool:
         """Say whether a task still waits for its answer."""
         return self._current(task) is not None

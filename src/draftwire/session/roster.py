@@ -78,6 +78,10 @@ class Roster:
         session = self._sessions.get(task.session)
         return [] if session is None else session.reply(task, drafted)
 
+    def fed(self, task: DraftTask, length: int) -> DraftTask:
+        """Return what is left of a task whose first ``length`` tokens the model holds."""
+        return self._sessions[task.session].fed(task, length)
+
     def decline(self, task: DraftTask, status: Status) -> Parts:
         """Return the bytes that say why a task has no proposal; none if nobody wants it."""
         session = self._sessions.get(task.session)
@@ -136,10 +140,7 @@ class Roster:
         return AnsweringSession(step.session, self.agreed, max_context=self._max_context)
 
     def _check_slot(self, step: Step) -> None:
-        if step.slot >= self.agreed.max_slots:
-            raise ProtocolError(
-                ProtocolErrorCode.NO_SLOT, f"slot {step.slot} does not exist", field="slot"
-            )
+        """Refuse a slot in which another session waits; one not agreed came no further (P31)."""
         owner = self._sessions.get(self._slots.get(step.slot, step.session))
         if owner is None or owner.session == step.session:
             return

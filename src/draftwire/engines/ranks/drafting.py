@@ -253,7 +253,7 @@ def follow_drafting(group: Collective, columns: ModelColumns, shelf: Shelf | Non
             jobs = _decoded(numbers.tolist())
             drafts = drive(group, _propose(columns, sequences, jobs, None))
             for job, draft in zip(jobs, drafts, strict=True):
-                if shelf is not None:
+                if shelf is not None and job.policy.depth:
                     shelf.put(job, _own_shard(columns.shard, job.policy, draft))
 
 
@@ -263,10 +263,15 @@ def _propose(
     jobs: Sequence[RankedJob],
     words: list[list[int]] | None,
 ) -> Steps[list[RankedDraft]]:
-    """K rows a job, one after another: extend, quantise, draw, and only then the next row."""
+    """K rows a job, one after another: extend, quantise, draw, and only then the next row.
+
+    A job of depth 0 is a piece of a longer feed: nothing is drawn.
+    """
     drafts = [RankedDraft([], []) for _ in jobs]
     for index, (job, draft) in enumerate(zip(jobs, drafts, strict=True)):
         feed: tuple[int, ...] = job.feed
+        if not job.policy.depth:
+            sequences[job.number].extend(feed)
         for offset in range(job.policy.depth):
             logits = columns.logits(sequences[job.number], feed)
             rows: ShardRows = yield from quantise(columns.shard, logits, job.policy)
