@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from draftwire.drafter.engine import one_by_one
+from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
 from draftwire.session.proposal import Dropped, Proposal
@@ -365,3 +366,37 @@ def test_limits_that_nothing_could_be_done_under_are_refused(wrong: dict[str, in
 def test_layouts_of_both_versions_are_refused() -> None:
     with pytest.raises((ConfigurationError, ProtocolError)):
         DrafterConfig(layouts=LayoutSet.IDS_ONLY | LayoutSet.DENSE)
+
+
+def test_retries_are_not_answered_while_their_answer_waits_and_count_as_bytes() -> None:
+    """Three hundred retries of a STEP in one read cost one answer, and one more when it has left."""
+    config = DrafterConfig(peer=PeerLimits(bytes_per_second=5000.0))
+    program = DrafterProgram(ToyDrafter(mixed(V, 2), V), config)
+    peer = Peer(program)
+    peer.open(1, (1, 2))
+    step = peer.sessions[1].ask(DENSE, 0.0, 1.0)
+    peer.link.send(step)
+    peer.send()
+    program.draft()
+    answer = peer.connection.outgoing.size
+
+    def retry(times: int) -> None:
+        for _ in range(times):
+            peer.link.send(step)
+        data = b"".join(peer.link.outgoing())
+        while data:
+            room = peer.connection.buffer()
+            count = min(len(room), len(data))
+            room[:count] = data[:count]
+            peer.connection.filled(count)
+            data = data[count:]
+
+    retry(300)
+    assert peer.connection.outgoing.size == answer
+    pause = peer.connection.pause
+    peer.receive()
+    retry(300)
+    assert peer.connection.outgoing.size == answer
+    assert peer.connection.pause > pause
+    peer.receive()
+    assert isinstance(peer.results[1][0], Proposal)

@@ -12,7 +12,7 @@ import click
 
 from draftwire.cli.options import HostType
 from draftwire.journal import tell
-from draftwire.transport.tcp import Address
+from draftwire.transport.tcp import Address, is_loopback
 
 if TYPE_CHECKING:
     from draftwire.drafter.program import DrafterProgram
@@ -49,6 +49,11 @@ def watching_options(level: str) -> Callable[[Command], Command]:
             help="Address of the metrics; they ask nobody who they are.",
         ),
         click.option(
+            "--metrics-open",
+            is_flag=True,
+            help="Let other machines read the metrics: --metrics-host need not be loopback.",
+        ),
+        click.option(
             "--log-level",
             type=click.Choice(("debug", "info", "warning", "error")),
             default=level,
@@ -73,8 +78,16 @@ def watching_options(level: str) -> Callable[[Command], Command]:
 
 
 def take_watching(values: dict[str, Any]) -> Watching:
-    """Take the options out of ``values`` and return what they say."""
+    """Take the options out of ``values`` and return what they say.
+
+    Raises click.UsageError for an address that others can reach, unless that was asked for.
+    """
     port, host = values.pop("metrics_port"), values.pop("metrics_host")
+    if not values.pop("metrics_open") and not is_loopback(host):
+        raise click.UsageError(
+            f"--metrics-host {host} can be reached from other machines, without a key and without"
+            " TLS: add --metrics-open if they may read the metrics, or keep 127.0.0.1"
+        )
     return Watching(
         None if port is None else Address(host, port),
         values.pop("log_level"),

@@ -11,7 +11,7 @@ from draftwire.drafter.propose import Draft
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
 from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.session.link import AgreedEvent, Closed, Link
-from draftwire.session.proposal import DraftTask, Received
+from draftwire.session.proposal import DraftTask, Parts, Received
 from draftwire.session.roster import Roster
 from draftwire.transport.queue import OutQueue
 from draftwire.wire.registry import Status
@@ -41,6 +41,8 @@ class Connection(Generic[Context]):
         self._link = link
         self._allowance = Allowance(program.config.peer, clock())
         self._frames = 0
+        self._ends: dict[int, int] = {}  # session: where its latest answer ends in what was queued
+        self._repeated = 0  # bytes that retries had sent again, since bytes were last booked
 
     @property
     def heard_at(self) -> float:
@@ -66,7 +68,8 @@ class Connection(Generic[Context]):
         self._push()
         self._program.counters.received += count
         frames = self._link.received.total()
-        self.pause = self._allowance.read(frames - self._frames, count, now)
+        self.pause = self._allowance.read(frames - self._frames, count + self._repeated, now)
+        self._repeated = 0
         self._frames = frames
 
     def answer(self, task: DraftTask, draft: Draft | ShardDraft | Status) -> None:
@@ -79,8 +82,7 @@ class Connection(Generic[Context]):
             parts = self.roster.reply(task, draft)
         else:
             parts = self.roster.decline(task, draft)
-        self._link.send_parts(parts)
-        self._push()
+        self._send(task.session, parts)
 
     def leave(self) -> None:
         """This drafter is going away: say so, and end the connection."""
@@ -114,6 +116,25 @@ class Connection(Generic[Context]):
             return
         self._program.wait(self, task)
 
+    def _send(self, session: int, parts: Parts) -> None:
+        """Queue an answer of a session."""
+        self._link.send_parts(parts)
+        self._push()
+        if parts:
+            self._ends[session] = self.outgoing.pushed
+
+    def _again(self, session: int, parts: Parts) -> None:
+        """Answer a retry, unless its answer is on its way still; its bytes count as if read (P24).
+
+        A STEP is small and its answer may be megabytes: who asks often must not be sent more than
+        it may send.
+        """
+        if self._ends.get(session, 0) > self.outgoing.pushed - self.outgoing.size:
+            return
+        before = self.outgoing.pushed
+        self._send(session, parts)
+        self._repeated += self.outgoing.pushed - before
+
     def _push(self) -> None:
         before = self.outgoing.size
         self.outgoing.push(self._link.outgoing())
@@ -131,7 +152,10 @@ class Connection(Generic[Context]):
     def _take(self, received: Received) -> None:
         assert self.roster is not None  # the link lets nothing through before HELLO is agreed
         todo = self.roster.receive(received.message)
-        self._link.send_parts(todo.parts)
+        if todo.again:
+            self._again(received.message.session, todo.parts)  # type: ignore[union-attr]
+        else:
+            self._link.send_parts(todo.parts)
         if todo.refused is not None:
             self._program.counters.refused[todo.refused] += 1
         if todo.refused is not None and self._allowance.refused(self._clock()):
@@ -141,5 +165,6 @@ class Connection(Generic[Context]):
         if todo.task is not None:
             self._begin(self.roster, todo.task)
         for session in todo.ended:
+            self._ends.pop(session, None)
             self._program.withdraw(self, session)
             self._program.close_context(self, session)

@@ -119,7 +119,7 @@ def decode_q(
     if mass != TICKETS:
         _refuse(_CODE.WRONG_MASS, f"the counts sum to {mass}, not to {TICKETS}", "q")
     if token not in {token_id for token_id, _ in used}:
-        _refuse(_CODE.ZERO_Q_AT_TOKEN, f"q({token}) is zero", "token")
+        _refuse(_CODE.ZERO_Q_AT_TOKEN, "the q of the token is zero", "token")
     return Counts(vocab_size, TICKETS, tuple(i for i, _ in used), tuple(c for _, c in used))
 
 
@@ -139,7 +139,7 @@ def check_entries(
     if size != width:
         _refuse(_CODE.WRONG_SIZE, f"{size} bytes of q, {width} are due", "q")
     if not 0 <= token < vocab_size:
-        _refuse(_CODE.ID_OUT_OF_RANGE, f"token {token} is not in 0..{vocab_size - 1}", "token")
+        _refuse(_CODE.ID_OUT_OF_RANGE, f"the token is not in 0..{vocab_size - 1}", "token")
     if entries < least:
         _refuse(_CODE.MISSING_Q, f"{entries} entries, at least {least} are due", "entries")
     if entries > most:
@@ -184,7 +184,7 @@ def encode_reply_rows(
     encoded = []
     for index, (counts, token) in enumerate(zip(rows, tokens, strict=True)):
         if counts.of(token) == 0:
-            raise ArithmeticRefusalError(RefusalCode.ZERO_Q, f"q({token}) is zero")
+            raise ArithmeticRefusalError(RefusalCode.ZERO_Q, "the q of a token is zero")
         q = encode_q(counts, layout, support)
         entries = {"IDS_ONLY": 0, "DENSE": counts.vocab_size, "SPARSE": len(counts.ids)}
         checksum = crc32c(q) if q else 0
@@ -209,11 +209,11 @@ def _decode_sparse(
     before = -1
     for token_id in ids[:entries]:
         if not 0 <= token_id < vocab_size:
-            _refuse(_CODE.ID_OUT_OF_RANGE, f"id {token_id} is not in 0..{vocab_size - 1}", "q")
+            _refuse(_CODE.ID_OUT_OF_RANGE, f"an id is not in 0..{vocab_size - 1}", "q")
         if token_id == before:
-            _refuse(_CODE.DUPLICATE_ID, f"id {token_id} comes twice", "q")
+            _refuse(_CODE.DUPLICATE_ID, "an id comes twice", "q")
         if token_id < before:
-            _refuse(_CODE.UNSORTED_SUPPORT, f"id {token_id} comes after {before}", "q")
+            _refuse(_CODE.UNSORTED_SUPPORT, "the ids do not ascend", "q")
         before = token_id
     counts = []
     for bits in values[:entries]:

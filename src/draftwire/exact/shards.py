@@ -131,7 +131,7 @@ def accept(
     ours = sum(_owned(p, token)) * total
     theirs = sum(_owned(counts, token)) * sum(map(sum, p))
     if theirs == 0:
-        raise ArithmeticRefusalError(RefusalCode.ZERO_Q, f"draft {token} has q = 0")
+        raise ArithmeticRefusalError(RefusalCode.ZERO_Q, "a draft has q = 0")
     if ours == 0 or ours >= theirs:
         return ours > 0
     return locate([ours], theirs, source.words(address), bits) == 0
@@ -283,5 +283,5 @@ def _owned(shards: Shards[int], token: int) -> list[int]:
         found += [shard[token - begin]] if begin <= token < begin + len(shard) else []
         begin += len(shard)
     if not found:
-        raise ArithmeticRefusalError(RefusalCode.OUT_OF_RANGE, f"there is no id {token}")
+        raise ArithmeticRefusalError(RefusalCode.OUT_OF_RANGE, "there is no such id")
     return found

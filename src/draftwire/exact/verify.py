@@ -140,6 +140,6 @@ def _check_row(p: Sequence[int], counts: Counts) -> None:
 
 def _check_draft(counts: Counts, token: int) -> None:
     if not 0 <= token < counts.vocab_size:
-        raise ArithmeticRefusalError(RefusalCode.OUT_OF_RANGE, f"there is no id {token}")
+        raise ArithmeticRefusalError(RefusalCode.OUT_OF_RANGE, "there is no such id")
     if counts.of(token) == 0:
-        raise ArithmeticRefusalError(RefusalCode.ZERO_Q, f"draft {token} has q = 0")
+        raise ArithmeticRefusalError(RefusalCode.ZERO_Q, "a draft has q = 0")

@@ -301,10 +301,10 @@ def _check_proposal(rows: NDArray[np.float64], tokens: Sequence[int], q: Sequenc
         if row.vocab_size != rows.shape[-1] or not 0 <= token < row.vocab_size:
             raise ArithmeticRefusalError(
                 RefusalCode.OUT_OF_RANGE,
-                f"draft {token}, q of {row.vocab_size} ids, p of {rows.shape[-1]}",
+                f"a draft, q of {row.vocab_size} ids, p of {rows.shape[-1]}",
             )
         if row.of(token) == 0:
-            raise ArithmeticRefusalError(RefusalCode.ZERO_Q, f"draft {token} has q = 0")
+            raise ArithmeticRefusalError(RefusalCode.ZERO_Q, "a draft has q = 0")
 
 
 def _mass_of(row: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:

@@ -155,7 +155,7 @@ def encode_reply_rows(
     encoded = []
     for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
         if not 0 <= token < row.vocab_size:
-            raise ArithmeticRefusalError(RefusalCode.ZERO_Q, f"token {token} has no q")
+            raise ArithmeticRefusalError(RefusalCode.ZERO_Q, "a token has no q")
         q = store[index * size : (index + 1) * size]
         entries = _encode_row(row, token, layout, support, q)
         checksum = _checksum(q) if size else 0
@@ -210,7 +210,7 @@ def _encode_row(row: QRow, token: int, layout: Layout, support: int, out: memory
         raise ValueError(f"{len(out)} bytes for a q of another size")
     if layout == Layout.IDS_ONLY:
         if token != _NO_TOKEN and row.of(token) == 0:
-            raise ArithmeticRefusalError(RefusalCode.ZERO_Q, f"q({token}) is zero")
+            raise ArithmeticRefusalError(RefusalCode.ZERO_Q, "the q of a token is zero")
         return 0
     target: NDArray[np.int32] = np.frombuffer(out, np.int32)
     words = target if target.flags.aligned else np.empty_like(target)
@@ -226,7 +226,7 @@ def _encode_row(row: QRow, token: int, layout: Layout, support: int, out: memory
             )
         code = write_sparse(ids, counts, token, row.vocab_size, words, words.view(np.float32))
     if code == NO_TICKET:
-        raise ArithmeticRefusalError(RefusalCode.ZERO_Q, f"q({token}) is zero")
+        raise ArithmeticRefusalError(RefusalCode.ZERO_Q, "the q of a token is zero")
     if code != OK:
         raise ArithmeticRefusalError(
             RefusalCode.INCONSISTENT_ALLOCATION, "a row to be sent is no distribution"

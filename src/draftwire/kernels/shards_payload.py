@@ -154,7 +154,7 @@ def _check_head(row: ReplyRow, reply: Reply, index: int, shard: Shard) -> None:
     if len(row.q) != q_bytes(reply.layout, width):
         _refuse(_CODE.WRONG_SIZE, f"the q of row {index} has {len(row.q)} bytes", "q")
     if not 0 <= row.token < shard.vocab_size:
-        _refuse(_CODE.ID_OUT_OF_RANGE, f"there is no id {row.token}", "token")
+        _refuse(_CODE.ID_OUT_OF_RANGE, "there is no such id", "token")
     due = {Layout.DENSE: shard.width, Layout.IDS_ONLY: 0}
     if row.entries < due.get(reply.layout, 0):
         _refuse(_CODE.MISSING_Q, f"{row.entries} entries", "entries")
@@ -174,10 +174,14 @@ def _decoded(row: ReplyRow, reply: Reply, shard: Shard, out: NDArray[np.int32]) 
     ids, patterns = words[: row.entries], words[reply.support :]
     for at, token in enumerate(ids.tolist()):
         if not shard.owns(token):
-            _refuse(_CODE.ID_OUT_OF_RANGE, f"id {token} is not of this shard", "q")
+            _refuse(_CODE.ID_OUT_OF_RANGE, "an id is not of this shard", "q")
         if at and token <= ids[at - 1]:
             twice = token == ids[at - 1]
-            _refuse(_CODE.DUPLICATE_ID if twice else _CODE.UNSORTED_SUPPORT, f"id {token}", "q")
+            _refuse(
+                _CODE.DUPLICATE_ID if twice else _CODE.UNSORTED_SUPPORT,
+                "the ids do not ascend",
+                "q",
+            )
     out[ids - shard.begin] = _counts(patterns[: row.entries], zeros=False)
     if (words[row.entries : reply.support] != PAD_ID).any() or patterns[row.entries :].any():
         _refuse(_CODE.NONZERO_PADDING, f"a pad is not id {PAD_ID} with q +0.0", "q")
@@ -193,7 +197,7 @@ def _counts(patterns: NDArray[np.int32], *, zeros: bool) -> NDArray[np.int64]:
         whole &= (np.floor(tickets) == tickets) & (zeros | (q != 0)) & (tickets <= TICKETS)
     if not whole.all():
         at = int(np.argmin(whole))
-        _refuse(_reason(float(q[at]), int(patterns[at])), f"entry {at} is {q[at]}", "q")
+        _refuse(_reason(float(q[at]), int(patterns[at])), "an entry is no count", "q")
     counts: NDArray[np.int64] = tickets.astype(np.int64)
     return counts
 

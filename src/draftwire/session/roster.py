@@ -27,12 +27,14 @@ class Todo:
     """What a message asks of the program: bytes to send, a task to do, sessions that have ended.
 
     refused: the code of the ERROR in the bytes, where a session could not follow the message.
+    again: the bytes were sent before, and a retry asks for them once more.
     """
 
     parts: Parts = field(default_factory=list)
     task: DraftTask | None = None
     ended: tuple[int, ...] = ()
     refused: ProtocolErrorCode | None = None
+    again: bool = False
 
 
 class Roster:
@@ -123,12 +125,13 @@ class Roster:
         if session is None:
             session = self._new(step)
         self._check_slot(step)
+        again = step.round == session.round and step.generation == session.generation
         answer = session.apply(step)
         if opened:
             self._sessions[step.session] = session
         if session.slot == step.slot:
             self._slots[step.slot] = step.session
-        return Todo(task=answer) if isinstance(answer, DraftTask) else Todo(answer)
+        return Todo(task=answer) if isinstance(answer, DraftTask) else Todo(answer, again=again)
 
     def _new(self, step: Step) -> AnsweringSession:
         if len(self._sessions) >= self.agreed.max_sessions:

@@ -20,6 +20,7 @@ class OutQueue:
         """Begin empty."""
         self._parts: deque[memoryview] = deque()
         self.size = 0
+        self.pushed = 0  # bytes ever queued
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
@@ -32,6 +33,7 @@ class OutQueue:
             if view.nbytes:
                 self._parts.append(view)
                 self.size += view.nbytes
+                self.pushed += view.nbytes
 
     def head(self) -> list[memoryview]:
         """Return the parts that go next into one ``sendmsg``."""
