@@ -369,7 +369,7 @@ def test_layouts_of_both_versions_are_refused() -> None:
 
 
 def test_retries_are_not_answered_while_their_answer_waits_and_count_as_bytes() -> None:
-    """Three hundred retries of a STEP in one read cost one answer, and one more when it has left."""
+    """Three hundred retries of a STEP at once cost one answer, and one more when it has left."""
     config = DrafterConfig(peer=PeerLimits(bytes_per_second=5000.0))
     program = DrafterProgram(ToyDrafter(mixed(V, 2), V), config)
     peer = Peer(program)
