@@ -18,6 +18,7 @@ from draftwire.wire.frames import encode_frame, frame_bytes
 from draftwire.wire.messages import Complete, ErrorMessage
 from draftwire.wire.registry import TICKETS, Layout, MessageType, Status, WireVersion
 from faults import frames
+from faults.play import play
 from faults.requests import long_request
 from faults.scene import BETWEEN, DEADLINE, Moment, Scene, Strike
 from faults.world import Arrivals, Way
@@ -120,7 +121,7 @@ def _names(moment: Moment, version: WireVersion) -> Iterator[str]:
         seen.append(scene.last[MessageType.REPLY] if frame is None else frame)
         return [] if frame is None else [(0.0, frame)]
 
-    Scene(moment, version, long_request(version), look).run()
+    play(Scene(moment, version, long_request(version), look))
     return (part.name for part in frames.parts_of(seen[0]))
 
 

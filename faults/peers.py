@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from draftwire.operations.logs import logging_to
 from draftwire.wire.registry import LayoutSet, WireVersion
 from faults.network import LATE, Fault, Variants, everywhere, of_frames
-from faults.scene import KEY, UNDER_WAY, Moment, Scene, Strike
+from faults.scene import KEY, UNDER_WAY, Moment, Scene
 from faults.world import Arrivals, Way
 from toys.models import ToyDrafter, mixed
 
@@ -241,31 +241,6 @@ def _once(
 # others
 
 
-def nonsense(data: bytes) -> Strike:
-    """Another verifier, or a stranger, sends this to the same drafter."""
-
-    def strike(scene: Scene, frame: bytes | None) -> Arrivals:
-        world = scene.world
-        stranger = world.program.connect()
-        assert stranger is not None
-        world.feed(stranger, data)
-        world.program.disconnect(stranger)
-        return [] if frame is None else [(0.0, frame)]
-
-    return strike
-
-
-def flood(scene: Scene, frame: bytes | None) -> Arrivals:
-    """Strangers open every connection that there may be, and say nothing."""
-    world = scene.world
-    strangers = []
-    while (stranger := world.program.connect()) is not None:
-        strangers.append(stranger)
-    for stranger in strangers:
-        world.program.disconnect(stranger)
-    return [] if frame is None else [(0.0, frame)]
-
-
 def neighbours_vanish(scene: Scene, frame: bytes | None) -> Arrivals:
     """Another verifier runs a request at the same drafter, and is gone in the middle of it."""
     scene.neighbour()
@@ -292,10 +267,6 @@ FAULTS: Final = (
     Fault("disk full for logs, drafter killed", everywhere(full_disk)),
     Fault("model raises", model_fails),
     Fault("model has no row", model_has_no_row),
-    Fault("a stranger speaks HTTP", everywhere(nonsense(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"))),
-    Fault("a stranger sends a pickle", everywhere(nonsense(b"\x80\x04\x95" + bytes(300)))),
-    Fault("a stranger sends half a frame", everywhere(nonsense(b"DWIR\x02\x01\0\0"))),
-    Fault("strangers take every connection", everywhere(flood)),
     Fault("another verifier vanishes", everywhere(neighbours_vanish)),
 )
 """Rows of the matrix that programs make."""

@@ -19,7 +19,7 @@ from typing import Final
 
 from draftwire.kernels.prepare import prepare
 from draftwire.wire.registry import WireVersion
-from faults import matrix, processes, real, stall
+from faults import matrix, processes, real, stall, strangers
 from faults.matrix import EXPECTED, FAULTS, Cell
 from faults.real import Ran
 from faults.scene import Moment
@@ -27,7 +27,8 @@ from faults.stall import Stalls
 
 OUT: Final = Path(".out/faults.json")
 LEGEND: Final = """same  the text is the one without the fault, token by token
-law   rounds were lost: the law of the text, enumerated over every word, is the target's
+law   rounds were lost: the law of a small text, enumerated over every word, is the target's;
+      in every run of it the fault strikes, and costs what the table says
 .     does not apply (why: below)"""
 
 
@@ -86,7 +87,7 @@ def inapplicable(cells: Sequence[Cell]) -> Iterator[str]:
 def run_real() -> Iterator[Ran]:
     """Run and print what needs real processes."""
     print("real processes and sockets, greedy text: as the target alone makes it")
-    for fault in real.FAULTS:
+    for fault in (*real.FAULTS, *strangers.FAULTS):
         ran = fault()
         print(ran.line(), flush=True)
         yield ran
@@ -130,7 +131,8 @@ def main() -> int:
     runs = sum(len(names) for cell in applied for names in cell.outcomes.values())
     took = time.perf_counter() - began
     print(
-        f"{len(applied)} cells in {runs} runs, {len(failed)} failed;"
+        f"{len(applied)} cells in {runs} runs, laws in {sum(cell.runs for cell in applied)} more,"
+        f" {len(failed)} failed;"
         f" {len(cells) - len(applied)} do not apply; {took:.0f} s"
     )
     OUT.parent.mkdir(exist_ok=True)

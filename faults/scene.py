@@ -1,7 +1,7 @@
-"""One cell of the matrix: a request, and one fault in one state of its session.
+"""One cell of the matrix: a drafter, a verifier, and one fault in one state of a session.
 
-The same scene runs three ways: seeded without the fault, seeded with it, and, over a pair of models
-that is small enough, for every word that any draw can read.
+The same scene is played (:mod:`faults.play`) three ways: seeded without the fault, seeded with it,
+and, over a pair of models that is small enough, for every word that any draw can read.
 """
 
 from __future__ import annotations
@@ -18,20 +18,16 @@ from numpy.typing import NDArray
 
 from draftwire.drafter.program import DrafterConfig
 from draftwire.drafter.propose import ProposalSource
-from draftwire.errors import DraftwireError
-from draftwire.exact.words import ProposalWords, WordSource
+from draftwire.exact.words import WordSource
 from draftwire.operations.logs import QueuedHandler
-from draftwire.session.reasons import DropReason
 from draftwire.session.table import State
 from draftwire.verifier.breaker import Breaker, Choice
 from draftwire.verifier.client import ClientRequest, DraftClient
-from draftwire.verifier.generate import Generation, generate
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.report import Report
-from draftwire.verifier.sampling import Sampling
 from draftwire.wire.registry import LayoutSet, MessageType, WireVersion
 from faults.frames import kind_of
-from faults.requests import Size
+from faults.requests import PROMPT, Size
 from faults.world import Arrivals, Channel, Line, Way, World
 from toys.models import ToyDrafter, ToyRequest, ToyTarget
 
@@ -39,7 +35,6 @@ DEADLINE: Final = 1.0
 CONNECT: Final = 1.0
 PASS: Final = 0.2  # seconds of a forward pass of the target
 KEY: Final = b"k" * 32
-PROMPT: Final = (1, 0)
 
 
 class Moment(Enum):
@@ -84,6 +79,8 @@ SESSION_STATE: Final = {
 }
 """The state of the session's table that each moment is; the others are states of the link."""
 
+WordsOf = Callable[[int], WordSource]
+
 BETWEEN: Final = frozenset(Moment) - frozenset(UNDER_WAY)
 
 
@@ -108,7 +105,25 @@ class Told:
     resumed: bool = False
     longest: float = 0.0
     struck: bool = False
+    seeds: list[int] = field(default_factory=list)  # of the texts
+    struck_at: int = 0  # tokens that the request had when it was struck
+    resumed_at: int = 0  # and that its text had when it was first drafted again
     jumped: float = 0.0  # seconds that the clock was set ahead
+
+
+@dataclass
+class Watched:
+    """A request that is being run. drafted_before: its drafted rounds up to the struck one."""
+
+    seed: int
+    report: Report
+    tokens: list[int] = field(default_factory=list)
+    drafted_before: int = 0
+
+    @property
+    def drafted_since(self) -> bool:
+        """Whether it was drafted again after it was struck."""
+        return self.report.drafted_rounds > self.drafted_before
 
 
 class _Client(DraftClient):
@@ -166,10 +181,8 @@ class Scene:
     version: WireVersion
     size: Size
     strike: Strike | None
-    source: ProposalSource = ProposalWords
-    words: WordSource | None = None
+    words: WordsOf | None = None  # by a request's seed
     again: bool = False  # whether another request follows, over the same client
-    single: bool = False  # whether nothing follows the first request, whatever the moment
     pinned: bool = False  # whether the first request is given up once it was struck
     rounds: int = 0
     held: dict[Way, bytes] = field(default_factory=dict)
@@ -179,6 +192,8 @@ class Scene:
     way: Way = Way.BACK
     exit: ExitStack = field(default_factory=ExitStack)
     must_lose: QueuedHandler | None = None
+    orphaned: bool = False  # whether the verifier is gone
+    watched: Watched | None = None  # the request that is being run
 
     def __post_init__(self) -> None:
         """Start the drafter and make a client."""
@@ -189,9 +204,7 @@ class Scene:
         )
         key = KEY if self.moment is Moment.PROVING else b""
         size = self.size
-        self.world = World(
-            lambda: ToyDrafter(size.q, size.vocab_size), config, source=self.source, key=key
-        )
+        self.world = World(lambda: ToyDrafter(size.q, size.vocab_size), config, key=key)
         self.world.passing = self.passing
         self.target = _Target(size.p, size.vocab_size)
         self.target.scene = self
@@ -224,6 +237,12 @@ class Scene:
         self.held.clear()
         return self._channel
 
+    def use_words(self, of_request: WordsOf, of_proposals: ProposalSource) -> None:
+        """Draw with these words from now on, on both sides; begin with a fresh drafter."""
+        self.words = of_request
+        self.world.source = of_proposals
+        self.world.start()
+
     # what happens to frames
 
     def passing(self, line: Line, way: Way, frame: bytes) -> Arrivals:
@@ -251,8 +270,8 @@ class Scene:
 
     def _strike(self, way: Way, frame: bytes | None) -> Arrivals:
         self.told.struck, self.way = True, way
-        if self._report is not None:
-            self._drafted_before = self._report.drafted_rounds
+        if self.watched is not None:
+            self.told.struck_at = len(self.watched.tokens)
         if self.strike is None:
             return [] if frame is None else [(0.0, frame)]
         return self.strike(self, frame)
@@ -264,21 +283,9 @@ class Scene:
             return self.rounds == self.size.round
         return True
 
-    # the run
-
-    def run(self) -> Told:
-        """Run the request (and the one after it); what is wrong is told, nothing raises."""
-        with self.exit:
-            self._run()
-        if self.must_lose is not None and not self.must_lose.lost:
-            self.told.wrong.append("no line of the log was lost")
-        return self.told
-
     def orphan(self) -> None:
         """This verifier is gone without a word; another one takes its place."""
         self.orphaned = True
-
-    orphaned: bool = False
 
     def neighbour(self) -> None:
         """Another verifier begins a request at the same drafter, and is gone amid it."""
@@ -293,95 +300,3 @@ class Scene:
             self.world.hang_up(other)
         self._channel, self.rounds = channel, rounds
         self.world.passing = passing
-
-    def _run(self) -> None:
-        try:
-            if self.moment is Moment.AGREED:
-                self._ping()
-            if not self.orphaned:
-                self._request(seed=1)
-            if self.orphaned:
-                self._replaced = True
-                self.client = self.new_client()
-                if self.moment is not Moment.ENDING:
-                    self._request(seed=1)
-            if (self.again or self.moment is Moment.ENDING) and not self.single:
-                self._request(seed=2)
-            self.client.close()
-        except DraftwireError as error:
-            self.told.wrong.append(f"raised {type(error).__name__}: {error}")
-        self._settle()
-
-    def _ping(self) -> None:
-        try:
-            self.client.ping()
-        except DraftwireError:
-            return  # a PING may be lost; what counts is what follows
-
-    def _request(self, seed: int) -> None:
-        size, v1 = self.size, self.version is WireVersion.V1
-        sampling = Sampling(temperature=0.0 if v1 else 1.0, seed=seed, max_tokens=size.tokens)
-        run = generate(self.target, self.client, PROMPT, sampling, size.policy, words=self.words)
-        self._drafted_before = 0
-        self._report = run.report
-        told: list[int] = []
-        while True:
-            began, at = self.world.clock.now, run.report.rounds
-            emission = next(run, None)
-            if run.report.rounds != at:
-                self.told.longest = max(self.told.longest, self.world.clock.now - began)
-            if emission is None:
-                break
-            if emission.index != len(told):
-                self.told.wrong.append(f"token {len(told)} is numbered {emission.index}")
-            told.append(emission.token)
-            if len(told) == len(run.tokens) and emission.finish is None:
-                self.between(Moment.COMMITTED)
-            if self.told.struck and run.report.drafted_rounds > self._drafted_before:
-                self.told.resumed = True
-            if self.told.struck and self.pinned and seed == 1:
-                break
-            if self.orphaned and not self._replaced:
-                run.close()  # as its process would: nothing more is sent, the line has gone
-                return
-        self._check(run, told, whole=not (self.pinned and seed == 1))
-
-    _drafted_before: int = 0
-    _replaced: bool = False
-    _report: Report | None = None
-
-    def _check(self, run: Generation[ToyRequest], told: list[int], *, whole: bool) -> None:
-        request = self.client.opened[-1]
-        wrong = self.told.wrong
-        if whole and len(told) != self.size.tokens:
-            wrong.append(f"{len(told)} tokens of {self.size.tokens}")
-        if tuple(told) != tuple(run.tokens)[: len(told)]:
-            wrong.append("what was emitted is not what was committed")
-        if request.asking.tokens != (*PROMPT, *run.tokens):
-            wrong.append("the session's prefix is not the text")
-        run.close()
-        report = run.report
-        if report.drafted != report.verified + sum(report.discarded.values()):
-            wrong.append("a draft is in no count")
-        if whole:
-            self.told.texts.append(tuple(told))
-        self.told.generations.append(request.asking.generation)
-        self.told.misses.update({reason.value: n for reason, n in report.misses.items()})
-
-    def _settle(self) -> None:
-        client, told = self.client, self.told
-        if self.moment is Moment.TARGET_ONLY:
-            told.misses.subtract({"sampled": told.misses["sampled"]})
-        told.misses = +told.misses
-        drops = Counter({reason.value: n for reason, n in client.counters.drops.items()})
-        lost = {r.value for r in DropReason} & set(told.misses)
-        told.ignored = drops - Counter({name: told.misses[name] for name in lost})
-        told.strays = client.counters.strays
-        told.connections = client.counters.connections
-        dead = sum(line.dead for line in self.world.lines)
-        if len(self.world.program.connections) > dead:
-            told.wrong.append("the drafter holds a connection that is over")
-        if not dead and self.world.model.contexts:
-            told.wrong.append("the drafter holds a session that is over")
-        if self.target.requests:
-            told.wrong.append("the target holds a request that is over")

@@ -115,7 +115,7 @@ class World:
         self.frozen_until = 0.0
         self.lines: list[Line] = []
         self.waits = 0
-        self._source = source
+        self.source = source
         self._nonces = count(1)
         self.start()
 
@@ -125,7 +125,7 @@ class World:
         self.program: DrafterProgram[Any] = DrafterProgram(
             self.model,
             self.config,
-            source=self._source,
+            source=self.source,
             clock=self.clock,
             key=self.key,
             entropy=self.entropy,

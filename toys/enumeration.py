@@ -28,22 +28,23 @@ class WordTree:
         self.grid = grid
         self._into = TICKETS // grid // 2 if middle else 0
         self._path: list[int] = []
-        self._given: dict[Address, int] = {}
+        self._given: dict[tuple[int, Address], int] = {}
 
-    def words(self, address: Address) -> Iterator[int]:
-        """Return the words at an address: the branch, and middles after it."""
-        if address not in self._given:
-            self._given[address] = len(self._given)
+    def words(self, address: Address, key: int = 0) -> Iterator[int]:
+        """Return the words at an address under a key: the branch, and middles after it."""
+        at = key, address
+        if at not in self._given:
+            self._given[at] = len(self._given)
             if len(self._given) > len(self._path):
                 self._path.append(0)
-        yield self._path[self._given[address]] * (TICKETS // self.grid) + self._into
+        yield self._path[self._given[at]] * (TICKETS // self.grid) + self._into
         while True:
             yield TICKETS // 2
 
     @property
     def domains(self) -> list[Domain]:
         """The domains of the addresses asked in this run, in order."""
-        return [address.domain for address in self._given]
+        return [address.domain for _, address in self._given]
 
     def next_leaf(self) -> bool:
         """Go to the next leaf; False when all have been visited."""
