@@ -60,16 +60,16 @@ class World:
         other = World.__new__(World)
         other.slots = Slots(())
         other.slots._slots = [
-            _Slot(list(s.buffer), s.state, s.generation, s.readers) for s in self.slots._slots
+            _Slot(list(s.buffer), s.state, s.tenure, s.readers) for s in self.slots._slots
         ]
         other.rounds = [replace(each) for each in self.rounds]
         return other
 
     def buffer(self, round: Round) -> list[int]:
-        return self.slots._slots[round.claim.slot].buffer
+        return self.slots._slots[round.claim.number].buffer
 
     def key(self) -> object:
-        inside = tuple((s.buffer[0], s.state, s.generation, s.readers) for s in self.slots._slots)
+        inside = tuple((s.buffer[0], s.state, s.tenure, s.readers) for s in self.slots._slots)
         outside = tuple(
             (r.claim, r.arrived, r.validated, r.over, r.taken, r.reading) for r in self.rounds
         )
@@ -85,10 +85,10 @@ class World:
     def do(self, name: str, index: int) -> None:
         if name == "ask":
             claim = self.slots.ask()
-            owned = {r.claim.slot for r in self.rounds if not r.over or r.reading}
+            owned = {r.claim.number for r in self.rounds if not r.over or r.reading}
             must((claim is None) is (len(owned) == 2), "a slot is lost, or given away twice")
             if claim is not None:
-                must(claim.slot not in owned, "a slot was given away that is in use")
+                must(claim.number not in owned, "a slot was given away that is in use")
                 must(claim not in [r.claim for r in self.rounds], "a claim was made twice")
                 self.rounds.append(Round(claim))
             return
@@ -139,7 +139,7 @@ class World:
         for index, round in enumerate(self.rounds):
             if round.reading:
                 must(self.buffer(round)[0] == index, "a buffer was overwritten under its consumer")
-        busy = {r.claim.slot for r in self.rounds if not r.over or r.reading}
+        busy = {r.claim.number for r in self.rounds if not r.over or r.reading}
         must(self.slots.free == 2 - len(busy), "a slot is free that is in use, or the reverse")
 
 
@@ -170,11 +170,11 @@ def with_transition(state: SlotState, happened: SlotInput, following: SlotState)
     return table
 
 
-def no_generation_check(self: Slots[list[int]], claim: Claim) -> object:
-    return self._slots[claim.slot]
+def no_tenure_check(self: Slots[list[int]], claim: Claim) -> object:
+    return self._slots[claim.number]
 
 
-def no_new_generation(self: Slots[list[int]], slot: object, happened: SlotInput) -> bool:
+def no_new_tenure(self: Slots[list[int]], slot: object, happened: SlotInput) -> bool:
     following = SLOT_TRANSITIONS[slot.state].get(happened)  # type: ignore[attr-defined]
     if following is not None:
         slot.state = following  # type: ignore[attr-defined]
@@ -182,8 +182,8 @@ def no_new_generation(self: Slots[list[int]], slot: object, happened: SlotInput)
 
 
 def any_release_is_the_last(self: Slots[list[int]], claim: Claim) -> bool:
-    slot = self._slots[claim.slot]
-    if not slot.readers or slot.generation - claim.generation not in (0, 1):
+    slot = self._slots[claim.number]
+    if not slot.readers or slot.tenure - claim.tenure not in (0, 1):
         return False
     slot.readers = 0
     return self._move(slot, SlotInput.LAST_RELEASE)
@@ -206,10 +206,8 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "written again once it is ready": lambda patch: patch.setattr(
         slots, "SLOT_TRANSITIONS", with_transition(S.READY, IN.ARRIVE, S.ARRIVING)
     ),
-    "no generation is checked": lambda patch: patch.setattr(Slots, "_current", no_generation_check),
-    "giving up begins no generation": lambda patch: patch.setattr(
-        Slots, "_move", no_new_generation
-    ),
+    "no tenure is checked": lambda patch: patch.setattr(Slots, "_current", no_tenure_check),
+    "giving up begins no tenure": lambda patch: patch.setattr(Slots, "_move", no_new_tenure),
     "one consumer's release is everybody's": lambda patch: patch.setattr(
         Slots, "release", any_release_is_the_last
     ),

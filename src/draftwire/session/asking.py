@@ -101,7 +101,7 @@ class AskingSession(Taking):
         """Return the depth that still fits into the drafter's context; 0 = ask no more."""
         if self._agreed is None or self.context_limit:
             return 0
-        depth = self._place.slots.depth or self._agreed.max_depth
+        depth = self._hold.slots.depth or self._agreed.max_depth
         return max(min(self._agreed.max_context - len(self._prefix), depth), 0)
 
     # a round
@@ -123,7 +123,7 @@ class AskingSession(Taking):
         agreed = self._check_policy(policy)
         opening = self.opens
         following = advance(self.state, Input.OPENING if self.state is State.IDLE else Input.STEP)
-        self._place.take()
+        self._hold.take()
         if opening and self.round:
             # Nothing that the drafter may still hold is built upon: a new generation.
             following = advance(advance(self.state, Input.RESET), Input.OPENING)
@@ -181,7 +181,7 @@ class AskingSession(Taking):
     def connected(self, agreed: Agreed, slots: ReplySlots | None = None) -> None:
         """A connection with these limits is there (again); call it between two rounds."""
         self._agreed = agreed
-        self._place.slots = slots or self._place.slots
+        self._hold.slots = slots or self._hold.slots
         self.context_limit = False
 
     def commit(self, accepted: int, outcome: Outcome, token: int | None) -> None:
@@ -197,7 +197,7 @@ class AskingSession(Taking):
         self._prefix.extend(kept if token is None else [*kept, token])
         self._last, self._last_token = CommitRider(self.round, accepted, outcome), token
         if proposal is not None:
-            self._place.release()
+            self._hold.release()
         self._proposal = None
 
     # the end
@@ -266,7 +266,7 @@ class AskingSession(Taking):
         require_carried(agreed, policy)
         if policy.depth < 1:
             raise ConfigurationError("the depth must be 1 or more; for none, skip the round")
-        self._place.require_room(policy.depth)
+        self._hold.require_room(policy.depth)
         if len(self._prefix) + policy.depth > agreed.max_context:
             raise ConfigurationError(
                 f"{len(self._prefix)} tokens and {policy.depth} drafts do not fit into the"

@@ -1,8 +1,8 @@
 """Slots: fixed places for replies, and who may write into and read out of one when (law 3).
 
 A slot's life is one table of data. Whoever asks gets a :class:`Claim` on a slot: its number and its
-generation. Everything that is done with the slot names the claim, and a claim of another generation
-is refused. The generation moves on when the slot is released *and* when its round is given up, in
+tenure. Everything that is done with the slot names the claim, and a claim of another tenure
+is refused. The tenure moves on when the slot is released *and* when its round is given up, in
 both cases before anybody else can be given the slot. So a reply that comes late is neither read
 into a slot that has a new owner nor out of it, and a buffer is not reused under a consumer.
 
@@ -80,21 +80,21 @@ SLOT_TRANSITIONS: Final[dict[SlotState, dict[SlotInput, SlotState]]] = {
 """The whole life of a slot; an input that is missing here is refused."""
 
 _OVER: Final = frozenset({SlotState.FREE, SlotState.DRAINING})
-"""States that no claim outlives: entering one of them begins the next generation."""
+"""States that no claim outlives: entering one of them begins the next tenure."""
 
 
 class Claim(NamedTuple):
-    """Who may use a slot: the round that it was given to under this generation."""
+    """Who may use a slot: the round that it was given to under this tenure."""
 
-    slot: int
-    generation: int
+    number: int
+    tenure: int
 
 
 @dataclass(slots=True)
 class _Slot(Generic[Buffer]):
     buffer: Buffer
     state: SlotState = SlotState.FREE
-    generation: int = 1
+    tenure: int = 1
     readers: int = 0
 
 
@@ -122,7 +122,7 @@ class Slots(Generic[Buffer]):
         """Give a round a slot; None = all are taken."""
         for number, slot in enumerate(self._slots):
             if self._move(slot, SlotInput.ASK):
-                return Claim(number, slot.generation)
+                return Claim(number, slot.tenure)
         return None
 
     def arrive(self, claim: Claim) -> Buffer | None:
@@ -145,9 +145,9 @@ class Slots(Generic[Buffer]):
 
     def release(self, claim: Claim) -> bool:
         """A consumer of the claim is done, whether or not the round was given up meanwhile."""
-        slot = self._slots[claim.slot]
+        slot = self._slots[claim.number]
         draining = slot.state is SlotState.DRAINING
-        if not slot.readers or claim.generation + draining != slot.generation:
+        if not slot.readers or claim.tenure + draining != slot.tenure:
             return False
         last = slot.readers == 1
         if not self._move(slot, SlotInput.LAST_RELEASE if last else SlotInput.RELEASE):
@@ -166,14 +166,14 @@ class Slots(Generic[Buffer]):
         return slot is not None and self._move(slot, SlotInput.CANCEL)
 
     def _current(self, claim: Claim) -> _Slot[Buffer] | None:
-        slot = self._slots[claim.slot]
-        return slot if slot.generation == claim.generation else None
+        slot = self._slots[claim.number]
+        return slot if slot.tenure == claim.tenure else None
 
     def _move(self, slot: _Slot[Buffer], happened: SlotInput) -> bool:
         following = SLOT_TRANSITIONS[slot.state].get(happened)
         if following is None:
             return False
         if following in _OVER and slot.state is not SlotState.DRAINING:
-            slot.generation += 1  # before anybody can be given the slot
+            slot.tenure += 1  # before anybody can be given the slot
         slot.state = following
         return True

@@ -110,7 +110,7 @@ class ReplySlots(Slots[Stage]):
         return cls([Stage(), Stage()])
 
 
-class Place:
+class Hold:
     """One session's hold on a slot, for one round after another; it has one at a time.
 
     slots: those of its group; others may take their place while a round still holds one of these.

@@ -12,7 +12,7 @@ from draftwire.session.held import Held
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import Dropped, Matched, Proposal, Received
 from draftwire.session.reasons import DECLINED, LOST_CODES, DropReason, reason_of
-from draftwire.session.staging import Place, ReplySlots
+from draftwire.session.staging import Hold, ReplySlots
 from draftwire.session.table import Input, State, advance
 from draftwire.wire.answer import Expected
 from draftwire.wire.messages import Complete, ErrorMessage, Reply
@@ -51,7 +51,7 @@ class Taking:
         self._flight: Flight | None = None
         self._proposal: Proposal | None = None
         self._held = Held()
-        self._place = Place(slots or ReplySlots.alone())
+        self._hold = Hold(slots or ReplySlots.alone())
 
     @property
     def deadline(self) -> float | None:
@@ -114,7 +114,7 @@ class Taking:
         flight = self._require_flight()
         flight.check_identity(reply)
         if not self._is_again(flight, received):
-            flight.hold(reply, received, self._place.arrive(flight.step.policy.depth))
+            flight.hold(reply, received, self._hold.arrive(flight.step.policy.depth))
             self.state = advance(self.state, Input.REPLY)
 
     def _is_again(self, flight: Flight, received: Received | Matched) -> bool:
@@ -137,7 +137,7 @@ class Taking:
                 flight.check_matched(matched)
                 return self._whole(flight, now)
             if not self._is_again(flight, matched):
-                flight.hold_matched(matched, self._place.arrive(flight.step.policy.depth))
+                flight.hold_matched(matched, self._hold.arrive(flight.step.policy.depth))
                 self.state = advance(self.state, Input.REPLY)
         except ProtocolError as error:
             return self._drop(reason_of(error), str(error))
@@ -160,7 +160,7 @@ class Taking:
 
     def _whole(self, flight: Flight, now: float) -> Proposal:
         self._audit_draws(flight)
-        self._place.publish()
+        self._hold.publish()
         self.state = advance(self.state, Input.COMPLETE)
         self._held.shown(self.generation, self.round, len(self._prefix))
         self.round_trip = now - flight.asked_at
@@ -213,7 +213,7 @@ class Taking:
         self._forget()
 
     def _forget(self) -> None:
-        self._place.give_up()
+        self._hold.give_up()
         self._flight, self._proposal = None, None
 
     def _require_flight(self) -> Flight:
