@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from draftwire.drafter.counters import TurnedAway
+from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.serve import DrafterServer
 from draftwire.errors import ProtocolErrorCode
@@ -169,7 +170,7 @@ def test_both_sides_count_the_same() -> None:
 
 
 def test_what_a_stranger_costs_is_counted() -> None:
-    config = DrafterConfig(max_connections=1)
+    config = DrafterConfig(max_connections=1, peer=PeerLimits(max_half_open=1))
     with served(config) as (server, _), socket.create_connection(server.address) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
         while stranger.recv(4096):

@@ -190,3 +190,25 @@ def test_the_time_of_leases_never_falls(monkeypatch: pytest.MonkeyPatch) -> None
                 list(generate(target, drafter, (1,), Sampling(seed=seed, max_tokens=8), POLICY))
     assert len(times) > 8
     assert times == sorted(times)
+
+
+def test_strangers_do_not_keep_a_verifier_out_of_a_place_that_is_free() -> None:
+    """They came while somebody would have yielded; then a place became free by itself."""
+    limits = PeerLimits(yield_seconds=0.2, lease_seconds=60.0, max_half_open=4)
+    program = DrafterProgram(
+        ToyDrafter(mixed(V, 1), V), DrafterConfig(max_connections=2, peer=limits)
+    )
+    with serving(program) as server:
+        first, second = Caller(server.address), Caller(server.address)
+        assert first.agree() and second.agree()
+        time.sleep(0.3)
+        strangers = [socket.create_connection(server.address) for _ in range(4)]
+        until(lambda: len(program.connections) == 6)
+        first.socket.close()
+        until(lambda: len(program.connections) == 5)
+        third = Caller(server.address)
+        assert third.agree()
+        assert not program.counters.turned_away[TurnedAway.FULL]
+        assert not any(program.counters.leases.values())
+        for each in (*strangers, second.socket, third.socket):
+            each.close()

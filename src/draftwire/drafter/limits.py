@@ -31,7 +31,7 @@ class PeerLimits:
 
     handshake_seconds: float = 5.0
     max_half_open: int = 16
-    frames_per_second: float = 20_000.0
+    frames_per_second: float = 4_000.0
     bytes_per_second: float = 256.0 * (1 << 20)
     refusals_per_second: float = 4.0
     refusals_at_once: int = 256

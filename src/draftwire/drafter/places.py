@@ -33,10 +33,6 @@ class Places(Generic[Context]):
             limits.lease_seconds, lambda peer: owes(peer) or peer in self._paused
         )
 
-    def __len__(self) -> int:
-        """Connections of both kinds."""
-        return len(self._half_open) + len(self._leases)
-
     def admit(self, peer: Peer[Context]) -> None:
         """Somebody has connected and may try to agree until ``peer.deadline``."""
         self._half_open[peer] = None
@@ -77,14 +73,14 @@ class Places(Generic[Context]):
     def spare(self, now: float) -> int:
         """Return how many connections over the limit may try to agree.
 
-        None, unless every place is a verifier's and one of them would yield.
+        Those that have not agreed take no place, so they are counted for themselves. None may,
+        where every place is a verifier's and none of them would yield.
         """
-        return self._limits.max_half_open if self.taken and self.yields(now) is not None else 0
+        return 0 if self.taken and self.yields(now) is None else self._limits.max_half_open
 
     def crowded_out(self, now: float) -> Peer[Context] | None:
         """Return the stranger that makes way for whoever connects now; None = nobody has to."""
-        full = len(self) >= self._most + self.spare(now)
-        if self._half_open and (full or len(self._half_open) >= self._limits.max_half_open):
+        if len(self._half_open) >= self._limits.max_half_open and self.spare(now):
             return next(iter(self._half_open))
         return None
 
