@@ -116,7 +116,7 @@ def test_a_peer_that_is_silent_for_its_lease_loses_connection_and_sessions(
     assert len(told) == 2 and any("1 sessions end" in line for line in told)
 
 
-def test_the_longest_silent_one_makes_way_for_a_verifier_and_for_nobody_else() -> None:
+def test_the_longest_idle_one_makes_way_for_a_verifier_and_for_nobody_else() -> None:
     program = program_of(max_connections=2, yield_seconds=0.3)
     with (
         serving(program) as server,
@@ -129,17 +129,18 @@ def test_the_longest_silent_one_makes_way_for_a_verifier_and_for_nobody_else() -
         with pytest.raises(TransportError, match="HELLO"):  # nobody has been silent for long
             third.connect()
         time.sleep(0.4)
-        first.ping()
+        for _ in range(3):
+            first.ping()  # keeps its lease, and no place
         with socket.create_connection(server.address), socket.create_connection(server.address):
             until(lambda: len(program.connections) == 4)
             assert not any(program.counters.leases.values())  # strangers displace nobody
             third.connect()
             assert program.counters.leases[LeaseEnd.GAVE_WAY] == 1
-        link = first._link
-        assert first.ping() and first._link is link
+        link = second._link
+        assert second.ping() and second._link is link
         assert third.ping()
         with pytest.raises(TransportError):
-            second.ping()
+            first.ping()
 
 
 @pytest.mark.parametrize("rest", [0.5, 1.2], ids=["soon", "later"])

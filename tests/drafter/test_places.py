@@ -129,8 +129,8 @@ def test_a_hello_that_waits_while_a_batch_is_drawn_is_not_too_slow() -> None:
         assert program.counters.turned_away[TurnedAway.TOO_SLOW] == 1
 
 
-def test_a_verifier_that_spoke_while_a_batch_was_drawn_keeps_its_place() -> None:
-    """Even from one whose HELLO lies before its PING: who has a place is read first."""
+def test_a_verifier_that_asked_while_a_batch_was_drawn_keeps_its_place() -> None:
+    """Even from one whose HELLO lies before its STEP: who has a place is read first."""
     limits = PeerLimits(yield_seconds=0.3, lease_seconds=60.0)
     with held(peer=limits, max_connections=2) as (engine, program, address):
         asks, speaks = Caller(address), Caller(address)
@@ -142,7 +142,7 @@ def test_a_verifier_that_spoke_while_a_batch_was_drawn_keeps_its_place() -> None
         assert engine.entered.wait(10)
         wants.greet()
         time.sleep(0.1)
-        speaks.ping()
+        speaks.ask()
         time.sleep(0.1)
         engine.go_on.set()
         assert speaks.alive()

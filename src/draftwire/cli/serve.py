@@ -90,7 +90,7 @@ Examples:
     type=COUNT,
     default=64,
     show_default=True,
-    help="Verifiers at once; the longest silent one makes way for another.",
+    help="Verifiers at once; the longest idle one makes way for another.",
 )
 @click.option(
     "--max-sessions",

@@ -23,7 +23,7 @@ class LeaseEnd(Enum):
     """Why a verifier that kept silent lost its agreed connection and its sessions."""
 
     EXPIRED = "expired"  # silent for the whole lease
-    GAVE_WAY = "gave_way"  # the longest silent one, when another verifier needed the place
+    GAVE_WAY = "gave_way"  # the longest without a proposal, when another verifier needed the place
 
 
 @dataclass(slots=True)

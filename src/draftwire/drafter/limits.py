@@ -25,8 +25,8 @@ class PeerLimits:
     which others are drawn for. All that is shorter shares as many among the verifiers that wait.
     lease_seconds: of silence, after which an agreed connection for which nothing is being drafted
     ends, and its sessions with it; every whole frame renews the lease, PING too (P30).
-    yield_seconds: of silence, after which it makes way for another verifier where all places are
-    taken; None = 10, or the lease where that is shorter.
+    yield_seconds: without a proposal, after which it makes way for another verifier where all
+    places are taken; None = 10, or the lease where that is shorter.
     """
 
     handshake_seconds: float = 5.0
@@ -65,7 +65,7 @@ class PeerLimits:
 
     @property
     def silence_that_yields(self) -> float:
-        """Seconds of silence after which a verifier makes way for another."""
+        """Seconds without a proposal after which a verifier makes way for another."""
         if self.yield_seconds is None:
             return min(YIELD_SECONDS, self.lease_seconds)
         return self.yield_seconds

@@ -32,6 +32,8 @@ class Places(Generic[Context]):
         self._leases: Leases[Peer[Context]] = Leases(
             limits.lease_seconds, lambda peer: owes(peer) or peer in self._paused
         )
+        # By proposals, not by frames: with PING alone nobody keeps a place that another could use.
+        self._idle: Leases[Peer[Context]] = Leases(limits.lease_seconds, owes)
 
     def admit(self, peer: Peer[Context]) -> None:
         """Somebody has connected and may try to agree until ``peer.deadline``."""
@@ -41,21 +43,29 @@ class Places(Generic[Context]):
         """A peer has agreed on HELLO and has a place: its lease begins."""
         self._half_open.pop(peer, None)
         self._leases.renew(peer, now)
+        self._idle.renew(peer, now)
 
     def forget(self, peer: Peer[Context]) -> None:
         """A connection is over."""
         self._half_open.pop(peer, None)
         self._paused.discard(peer)
         self._leases.end(peer)
+        self._idle.end(peer)
 
     def half_open(self, peer: Peer[Context]) -> bool:
         """Whether a peer has not agreed on HELLO yet."""
         return peer in self._half_open
 
     def renew(self, peer: Peer[Context], now: float) -> None:
-        """A verifier was heard, answered, or took bytes that waited; a stranger gains nothing."""
+        """A verifier was heard; a stranger gains nothing."""
         if peer not in self._half_open:
             self._leases.renew(peer, now)
+
+    def worked(self, peer: Peer[Context], now: float) -> None:
+        """A verifier was sent a proposal, or took bytes of one that waited."""
+        if peer not in self._half_open:
+            self._leases.renew(peer, now)
+            self._idle.renew(peer, now)
 
     def silent(self, peer: Peer[Context], now: float) -> float:
         """Return for how many seconds a verifier has been silent."""
@@ -67,8 +77,8 @@ class Places(Generic[Context]):
         return len(self._leases) >= self._most
 
     def yields(self, now: float) -> Peer[Context] | None:
-        """Return the verifier that makes way for another one; None = nobody."""
-        return self._leases.yields(now, self._limits.silence_that_yields)
+        """Return who makes way for another verifier: the longest without a proposal, or None."""
+        return self._idle.yields(now, self._limits.silence_that_yields)
 
     def spare(self, now: float) -> int:
         """Return how many connections over the limit may try to agree.

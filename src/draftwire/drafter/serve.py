@@ -35,8 +35,8 @@ class DrafterServer(Generic[Context]):
     bounded by one read's worth of answers; one that reads too much for its limits is not read from
     for a while. Connections over the limit are closed at once; of those that have not agreed on
     HELLO the oldest makes way first (P23). One that has agreed ends when it keeps silent for its
-    lease, and the longest silent one makes way for a verifier that agrees on HELLO when all places
-    are taken (P30): not for somebody who has merely connected.
+    lease, and the one that has been without a proposal for longest makes way for a verifier that
+    agrees on HELLO when all places are taken (P30): not for somebody who has merely connected.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class DrafterServer(Generic[Context]):
             # A batch may answer peers that sent their STEP in an earlier turn.
             awaited = [peer for peer in self._peers if peer.connection in answered]
             for peer in awaited:
-                self._places.renew(peer, after)
+                self._places.worked(peer, after)
             touched += awaited
         for peer in touched:
             self._write(peer)
@@ -281,7 +281,7 @@ class DrafterServer(Generic[Context]):
             self._forget(peer)
             return
         if connection.outgoing.size < waited:  # it takes what it was sent: a slow link, not silence
-            self._places.renew(peer, time.monotonic())
+            self._places.worked(peer, time.monotonic())
         if done and connection.closing:
             self._forget(peer)
             return
