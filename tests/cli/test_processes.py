@@ -109,6 +109,7 @@ def test_an_interrupted_demo_leaves_no_process(
 
 
 def test_demo_runs_and_reports(cli: Cli, pair: Pair) -> None:
+    before = children(os.getpid())  # helpers of other tests that share this process
     ran = cli(*demo_arguments(pair), "--quick")
     assert ran.code == ExitCode.OK, ran.err
     assert "\x1b" not in ran.out
@@ -123,7 +124,7 @@ def test_demo_runs_and_reports(cli: Cli, pair: Pair) -> None:
         "target-only",
     ):
         assert said in ran.out
-    assert children(os.getpid()) == []
+    assert set(children(os.getpid())) <= set(before)
 
 
 def test_demo_as_json(cli: Cli, pair: Pair) -> None:
