@@ -17,21 +17,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.common import Goal, Result, alternate, in_blocks, medians
+from bench.prepared import PreparedContext, PreparedEngine, PreparedProposals
 from bench.stages import Stages
-from draftwire.drafter.engine import DraftEngine
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, Proposer, propose
+from draftwire.drafter.propose import Proposer, propose
 from draftwire.drafter.serve import DrafterServer
-from draftwire.exact.words import ProposalWords
-from draftwire.kernels import cpu
-from draftwire.kernels.rows import QRow
-from draftwire.kernels.words import first_words
 from draftwire.session.proposal import Proposal
 from draftwire.transport.tcp import Address, bound_address, listen
 from draftwire.verifier.client import ClientRequest, DraftClient
@@ -44,15 +39,14 @@ from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import (
     HEADER_BYTES,
     TRAILER_BYTES,
-    Adaptation,
     Layout,
     MessageType,
     Outcome,
-    Status,
 )
 
 VOCABULARY = 1024
 POLICY = ProposalPolicy(Layout.SPARSE, 5, 1.0, support=32)
+POLICIES = {POLICY.layout: POLICY}
 CONTEXT = 1 << 20
 LIMIT = 5.0
 ROUND = "draftwire round"
@@ -73,71 +67,13 @@ def prepared_logits() -> NDArray[np.float32]:
     return rows.astype(np.float32)
 
 
-@dataclass
-class PreparedContext:
-    """Counts tokens and holds nothing."""
-
-    length: int = 0
+def _prepared() -> PreparedProposals:
+    return PreparedProposals(prepared_logits(), POLICIES)
 
 
-class PreparedLogits:
-    """A drafting engine whose every row is there already."""
-
-    max_context = CONTEXT
-    identity = b"d" * 32
-    tokenizer_hash = _HASH
-    id_map_hash = _HASH
-    adaptation = Adaptation.NATIVE
-
-    vocab_size = VOCABULARY
-
-    def __init__(self) -> None:
-        """Prepare the rows."""
-        self._rows = prepared_logits()
-
-    def open(self) -> PreparedContext:
-        """Return an empty context."""
-        return PreparedContext()
-
-    def close(self, context: PreparedContext) -> None:
-        """Nothing to free."""
-
-    def rewind(self, context: PreparedContext, length: int) -> None:
-        """Count back."""
-        context.length = length
-
-    def extend(self, batch: Sequence[tuple[PreparedContext, Sequence[int]]]) -> NDArray[np.float32]:
-        """Count on, and return the prepared rows."""
-        for context, tokens in batch:
-            context.length += len(tokens)
-        return self._rows[: len(batch)]
-
-
-class PreparedProposals:
-    """Draws every job's tokens from rows that are there already; stands in for ``propose``."""
-
-    def __init__(self) -> None:
-        """Quantise rows of logits once."""
-        self._rows: list[QRow] = [cpu.quantise(row, POLICY) for row in prepared_logits()]
-
-    def __call__(
-        self,
-        engine: DraftEngine[PreparedContext],
-        jobs: Sequence[DraftJob[PreparedContext]],
-        source: ProposalSource = ProposalWords,
-    ) -> list[Draft | Status]:
-        """Draw with the real words, which the verifier audits."""
-        drafts: list[Draft | Status] = []
-        for job in jobs:
-            depth = job.policy.depth
-            words = first_words(
-                job.proposal_key, job.generation, job.round, job.first_position, depth
-            )
-            rows = self._rows[:depth]
-            tokens = [cpu.draw(row, word) for row, word in zip(rows, words, strict=True)]
-            drafts.append(Draft(tokens, rows))
-            job.context.length += len(job.feed) + depth - 1
-        return drafts
+def _program(proposer: Proposer[PreparedContext]) -> DrafterProgram[PreparedContext]:
+    engine = PreparedEngine(prepared_logits(), CONTEXT)
+    return DrafterProgram(engine, DrafterConfig(), proposer=proposer)
 
 
 class NoTarget:
@@ -194,9 +130,7 @@ class Rounds:
 def stages(repeats: int) -> dict[str, float]:
     """Return the median microseconds of each stage of a round within this process."""
     found = Stages()
-    program = DrafterProgram(
-        PreparedLogits(), DrafterConfig(), proposer=found.watch_proposer(PreparedProposals())
-    )
+    program = _program(found.watch_proposer(_prepared()))
     with LocalDrafter(program, NoTarget(), through=found.watch_channel) as local:
         rounds = Rounds(local)
         for _ in range(repeats):
@@ -226,7 +160,7 @@ def run(quick: bool) -> Result:
     result = Result("loopback round without models, sparse k=32, K=5")
     result.figures["bytes there and back"] = f"{ASK_BYTES:,} and {ANSWER_BYTES:,}"
     target = NoTarget()
-    program = DrafterProgram(PreparedLogits(), DrafterConfig(), proposer=PreparedProposals())
+    program = _program(_prepared())
     with (
         _child("prepared") as prepared,
         _child("quantising") as quantising,
@@ -302,7 +236,7 @@ def _echo() -> None:
 
 
 def _drafter(proposer: Proposer[PreparedContext]) -> None:
-    program = DrafterProgram(PreparedLogits(), DrafterConfig(), proposer=proposer)
+    program = _program(proposer)
     program.warm_up()
     server = DrafterServer(program, listen("127.0.0.1", 0))
     print(server.address, flush=True)
@@ -311,7 +245,7 @@ def _drafter(proposer: Proposer[PreparedContext]) -> None:
 
 PARTS: dict[str, Callable[[], None]] = {
     "echo": _echo,
-    "prepared": lambda: _drafter(PreparedProposals()),
+    "prepared": lambda: _drafter(_prepared()),
     "quantising": lambda: _drafter(propose),
 }
 

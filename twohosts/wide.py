@@ -21,20 +21,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.loopback import PreparedContext
-from draftwire.drafter.engine import DraftEngine
+from bench.prepared import PreparedEngine, PreparedProposals
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.propose import Draft, DraftJob, ProposalSource
 from draftwire.drafter.serve import DrafterServer
-from draftwire.exact.words import ProposalWords
-from draftwire.kernels import cpu
-from draftwire.kernels.rows import QRow
-from draftwire.kernels.words import first_words
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.tcp import listen
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import Adaptation, Layout, Status
+from draftwire.wire.registry import Layout
 
 VOCABULARY: Final = 129_280
 DEPTH: Final = 5
@@ -56,65 +50,6 @@ def _logits() -> NDArray[np.float64]:
     ranks = np.array([random.permutation(VOCABULARY) for _ in range(DEPTH + 1)])
     logits: NDArray[np.float64] = -_STEEPNESS * np.log1p(ranks)
     return logits
-
-
-class WideDrafter:
-    """What a drafter says of a model that it does not have: every row is there already."""
-
-    vocab_size = VOCABULARY
-    max_context = CONTEXT
-    identity = b"d" * 32
-    tokenizer_hash = _HASH
-    id_map_hash = _HASH
-    adaptation = Adaptation.NATIVE
-
-    def open(self) -> PreparedContext:
-        """Return an empty context."""
-        return PreparedContext()
-
-    def close(self, context: PreparedContext) -> None:
-        """Nothing to free."""
-
-    def rewind(self, context: PreparedContext, length: int) -> None:
-        """Count back."""
-        context.length = length
-
-    def extend(self, batch: Sequence[tuple[PreparedContext, Sequence[int]]]) -> NDArray[np.float32]:
-        """Count on, and return the first row for each."""
-        for context, tokens in batch:
-            context.length += len(tokens)
-        return np.repeat(_logits()[:1].astype(np.float32), len(batch), axis=0)
-
-
-class PreparedRows:
-    """Draws every job's tokens from rows of counts that are there; stands in for ``propose``."""
-
-    def __init__(self) -> None:
-        """Quantise the rows of each layout once."""
-        logits = _logits()[:DEPTH].astype(np.float32)
-        self._rows: dict[Layout, list[QRow]] = {
-            layout: [cpu.quantise(row, policy) for row in logits]
-            for layout, policy in POLICIES.items()
-        }
-
-    def __call__(
-        self,
-        engine: DraftEngine[PreparedContext],
-        jobs: Sequence[DraftJob[PreparedContext]],
-        source: ProposalSource = ProposalWords,
-    ) -> list[Draft | Status]:
-        """Draw with the real words, which the verifier audits."""
-        drafts: list[Draft | Status] = []
-        for job in jobs:
-            depth = job.policy.depth
-            words = first_words(
-                job.proposal_key, job.generation, job.round, job.first_position, depth
-            )
-            rows = self._rows[job.policy.layout][:depth]
-            tokens = [cpu.draw(row, word) for row, word in zip(rows, words, strict=True)]
-            drafts.append(Draft(tokens, rows))
-            job.context.length += len(job.feed) + depth - 1
-        return drafts
 
 
 class WideTarget:
@@ -154,8 +89,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--psk-file", type=Path, required=True)
     options = parser.parse_args(arguments)
     key = PresharedKey.read(options.psk_file).secret
+    drafted = _logits()[:DEPTH].astype(np.float32)
+    proposer = PreparedProposals(drafted, POLICIES)
     config = DrafterConfig(max_depth=DEPTH, max_support=SUPPORT)
-    program = DrafterProgram(WideDrafter(), config, key=key, proposer=PreparedRows())
+    program = DrafterProgram(PreparedEngine(drafted, CONTEXT), config, key=key, proposer=proposer)
     program.warm_up()
     server = DrafterServer(program, listen(options.host, 0, guarded=True))
 
