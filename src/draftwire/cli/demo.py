@@ -9,17 +9,15 @@ from typing import Any
 import click
 
 from draftwire.cli.options import (
-    DEFAULT_DEPTH,
-    DEFAULT_SUPPORT,
-    DEPTH,
     MAX_THREADS,
     POSITIVE,
     LayoutChoice,
-    LayoutType,
     Number,
     Seed,
     Text,
+    depth_option,
     given,
+    layout_option,
     model_folder,
 )
 from draftwire.wire.registry import MIN_TEMPERATURE
@@ -68,17 +66,8 @@ Examples:
 )
 @click.option("--seed", type=Seed(), default=1, show_default=True, help="First seed.")
 @click.option("--max-tokens", type=POSITIVE, default=96, show_default=True, help="Longest text.")
-@click.option(
-    "--depth", type=DEPTH, default=DEFAULT_DEPTH, show_default=True, help="K, tokens of a proposal."
-)
-@click.option(
-    "--layout",
-    type=LayoutType(),
-    metavar="dense|sparse:K",
-    default=f"sparse:{DEFAULT_SUPPORT}",
-    show_default=True,
-    help="How q travels.",
-)
+@depth_option()
+@layout_option()
 @click.option(
     "--repeats",
     type=POSITIVE,

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from draftwire.cli.options import (
-    DEFAULT_DEPTH,
-    DEFAULT_SUPPORT,
-    DEPTH,
     AddressType,
     LayoutChoice,
-    LayoutType,
     Number,
+    depth_option,
+    layout_option,
     model_folder,
 )
 from draftwire.cli.security import security_options, take_security
@@ -75,21 +73,8 @@ small limits, 4 another program, version or key, 5 nobody there.
     show_default=True,
     help="Tokens that are measured, with drafts and without.",
 )
-@click.option(
-    "--depth",
-    type=DEPTH,
-    default=DEFAULT_DEPTH,
-    show_default=True,
-    help="Deepest proposal to look at.",
-)
-@click.option(
-    "--layout",
-    type=LayoutType(),
-    metavar="dense|sparse:K",
-    default=f"sparse:{DEFAULT_SUPPORT}",
-    show_default=True,
-    help="What acceptance is measured with.",
-)
+@depth_option("Deepest proposal to look at.")
+@layout_option("What acceptance is measured with.")
 @click.option(
     "--deadline-ms",
     type=Number(0, above=True),

@@ -12,20 +12,18 @@ import click
 
 from draftwire.cli.operations import Watching, take_watching, watching_options
 from draftwire.cli.options import (
-    DEFAULT_DEPTH,
-    DEFAULT_SUPPORT,
-    DEPTH,
     MAX_THREADS,
     POSITIVE,
     AddressType,
     LayoutChoice,
-    LayoutType,
     Number,
     Seed,
     Text,
     WireType,
+    depth_option,
     flag,
     given,
+    layout_option,
     model_folder,
     utf8,
 )
@@ -199,17 +197,8 @@ The drafter away or another program: the run is target-only and says so; its law
 )
 @click.option("--max-tokens", type=POSITIVE, default=128, show_default=True, help="Longest text.")
 @click.option("--stop", type=Text(), multiple=True, help="End before this string; may be repeated.")
-@click.option(
-    "--depth", type=DEPTH, default=DEFAULT_DEPTH, show_default=True, help="K, tokens of a proposal."
-)
-@click.option(
-    "--layout",
-    type=LayoutType(),
-    metavar="dense|sparse:K",
-    default=f"sparse:{DEFAULT_SUPPORT}",
-    show_default=True,
-    help="How q travels.",
-)
+@depth_option()
+@layout_option()
 @click.option(
     "--draft-temperature",
     type=Number(MIN_TEMPERATURE, MAX_TEMPERATURE),

@@ -199,6 +199,23 @@ def model_folder(name: str, **attributes: Any) -> Callable[[Command], Command]:
     )
 
 
+def depth_option(help: str = "K, tokens of a proposal.") -> Callable[[Command], Command]:
+    """Return the option of a command that asks for proposals."""
+    return click.option("--depth", type=DEPTH, default=DEFAULT_DEPTH, show_default=True, help=help)
+
+
+def layout_option(help: str = "How q travels.") -> Callable[[Command], Command]:
+    """Return the option of a command that asks for proposals."""
+    return click.option(
+        "--layout",
+        type=LayoutType(),
+        metavar="dense|sparse:K",
+        default=f"sparse:{DEFAULT_SUPPORT}",
+        show_default=True,
+        help=help,
+    )
+
+
 def utf8(raw: bytes, source: str) -> str:
     """Return the text of bytes, to the letter; click.UsageError names the source if it is none."""
     try:
