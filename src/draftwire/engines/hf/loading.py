@@ -130,10 +130,7 @@ def _attempt(path: Path, what: str, load: Any, **options: Any) -> Any:
     try:
         return load(str(path), local_files_only=True, **options)
     except Exception as error:  # any of a dozen types, depending on the file that is damaged
-        reason = str(error).strip().splitlines()
-        raise ModelError(
-            f"cannot load the {what} in {path}: {reason[0] if reason else type(error).__name__}"
-        ) from error
+        raise ModelError(f"cannot load the {what} in {path}: {_first_line(error)}") from error
 
 
 def _placed(model: Any, device: str) -> Any:
@@ -141,14 +138,18 @@ def _placed(model: Any, device: str) -> Any:
     try:
         placed = model.to(device)
     except Exception as error:  # RuntimeError, AssertionError, NotImplementedError: as it pleases
-        reason = str(error).strip().splitlines()
         raise ModelError(
-            f"the model cannot be put on device {device!r}"
-            f" ({reason[0] if reason else type(error).__name__}): cpu always works"
+            f"the model cannot be put on device {device!r} ({_first_line(error)}): cpu always works"
         ) from error
     if placed.device.type == "meta":
         raise ModelError("device 'meta' holds no weights: cpu always works")
     return placed
+
+
+def _first_line(error: Exception) -> str:
+    """Return what a library says of its failure, without the pages that may follow."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 @contextmanager
