@@ -14,7 +14,7 @@ from pathlib import Path
 
 from draftwire.errors import ProtocolErrorCode
 from draftwire.session import table as states
-from draftwire.wire import registry
+from draftwire.wire import meanings, registry
 from draftwire.wire.registry import Field, MessageType
 
 PAGE = Path(__file__).parents[1] / "SPEC" / "protocol.md"
@@ -97,7 +97,7 @@ def lines() -> Iterator[str]:
                 kind.name,
                 ", ".join(role.name.lower() for role in sorted(registry.SENDERS[kind])),
                 sum(size_of(field.kind) for field in registry.PAYLOAD_FIELDS[kind]),
-                registry.MESSAGE_MEANINGS[kind],
+                meanings.MESSAGE_MEANINGS[kind],
             )
             for kind in MessageType
         ),
@@ -128,7 +128,7 @@ def lines() -> Iterator[str]:
     yield ""
     yield from table(
         ("code", "name", "meaning"),
-        ((int(code), code.name, registry.ERROR_MEANINGS[code]) for code in ProtocolErrorCode),
+        ((int(code), code.name, meanings.ERROR_MEANINGS[code]) for code in ProtocolErrorCode),
     )
     yield "### States of a session"
     yield ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from draftwire.errors import ProtocolErrorCode
-from draftwire.wire import registry
+from draftwire.wire import meanings, registry
 from draftwire.wire.registry import MessageType
 from tools import spec_tables
 
@@ -31,5 +31,5 @@ def test_a_changed_table_is_found_and_written_again(tmp_path: Path) -> None:
 def test_every_message_and_every_error_code_is_explained() -> None:
     assert set(registry.PAYLOAD_FIELDS) == set(MessageType)
     assert set(registry.SENDERS) == set(MessageType)
-    assert set(registry.MESSAGE_MEANINGS) == set(MessageType)
-    assert set(registry.ERROR_MEANINGS) == set(ProtocolErrorCode)
+    assert set(meanings.MESSAGE_MEANINGS) == set(MessageType)
+    assert set(meanings.ERROR_MEANINGS) == set(ProtocolErrorCode)
