@@ -724,3 +724,45 @@ def test_d7_q_is_the_same_after_verification_as_when_it_arrived(
     assert kept
     for proposal, before in kept:
         assert [row.counts.tobytes() for row in proposal.rows] == before
+
+
+@pytest.mark.parametrize("skipped", range(4))
+@pytest.mark.parametrize("on", [False, True])
+def test_skipped_rounds_are_all_told_when_the_session_is_needed_again(skipped: int, on: bool):
+    """Whoever looks at the session, in mid-round or between rounds, sees every round and token."""
+    target, engine = pair_of_toys()
+    with drafting("colocated", engine, target) as client:
+        request = client.open(PROMPT, 7)
+        assert isinstance(request.propose(POLICY), Proposal)
+        request.commit(Outcome.CORRECTION, 0, [0])
+        for number in range(skipped):
+            request.skip()
+            assert request.round == 2 + number
+            if number < skipped - 1 or not on:
+                request.commit(Outcome.TARGET_ONLY, 0, [number])
+        if on and skipped:
+            with pytest.raises(ProtocolError):
+                request.propose(POLICY)
+            with pytest.raises(ProtocolError):
+                request.skip()
+            request.commit(Outcome.TARGET_ONLY, 0, [skipped - 1])
+        assert (request.generation, request.round) == (1, 1 + skipped)
+        assert request.asking.tokens == (*PROMPT, 0, *range(skipped))
+        proposal = request.propose(POLICY)
+        assert isinstance(proposal, Proposal)
+        assert proposal.first_position == len(PROMPT) + 1 + skipped
+        with pytest.raises(ProtocolError):
+            request.skip()
+
+
+def test_a_skipped_round_is_ended_by_the_target_alone():
+    target, engine = pair_of_toys()
+    with drafting("colocated", engine, target) as client:
+        request = client.open(PROMPT, 7)
+        request.skip()
+        with pytest.raises(ValueError, match="cannot be"):
+            request.commit(Outcome.BONUS, 1, [0])
+        request.commit(Outcome.TARGET_ONLY, 0, [0])
+        with pytest.raises(ProtocolError):
+            request.commit(Outcome.TARGET_ONLY, 0, [0])
+        assert request.asking.tokens == (*PROMPT, 0)

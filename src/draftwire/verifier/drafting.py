@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class MissReason(Enum):
     """Why nothing was asked of the drafter in a round; a counter, as DropReason is one."""
 
+    __hash__ = object.__hash__  # Enum's own is interpreted, and every paused round is counted
+
     NO_CONNECTION = "no_connection"  # nobody there, another program, or a refused HELLO
     PAUSED = "paused"  # backed off after proposals that were lost
     SUSPECT = "suspect"  # lost again in a way that may follow from what was drawn (law 4)

@@ -66,9 +66,6 @@ _NOTES: dict[Reason, str] = {
 }
 
 
-_UNDRAFTED = {Choice.SAMPLE: MissReason.SAMPLED, Choice.PAUSE: MissReason.NOT_WORTH}
-
-
 class Generation(Generic[Context], Iterator[Emission]):
     """One request, driven by iterating over it; ``report`` is complete when the text has ended.
 
@@ -178,8 +175,8 @@ class Generation(Generic[Context], Iterator[Emission]):
                 emissions = self._round(context)
                 seconds = time.perf_counter() - began
                 self.report.seconds.total += seconds
-                if self._breaker is not None and self._choice is not None:
-                    self._weigh(self._breaker, self._choice, seconds, len(emissions))
+                if self._choice is not None:
+                    self._weigh(self._choice, seconds, len(emissions))
                 for emission in emissions:
                     if self._on_emission is not None:
                         self._on_emission(emission)
@@ -189,10 +186,12 @@ class Generation(Generic[Context], Iterator[Emission]):
                 self.report.finish = Finish.ABANDONED
             self._free()
 
-    def _weigh(self, breaker: Breaker, choice: Choice, seconds: float, tokens: int) -> None:
+    def _weigh(self, choice: Choice, seconds: float, tokens: int) -> None:
         """Tell the breaker of a finished round, and the user when that changes something."""
-        report = self.report
-        if not breaker.finished(choice, seconds, tokens, first=report.rounds == 1):
+        breaker, report = self._breaker, self.report
+        if breaker is None or not breaker.finished(
+            choice, seconds, tokens, first=report.rounds == 1
+        ):
             return
         breaker_changed(breaker)
         if breaker.state is BreakerState.PAUSED:
@@ -231,7 +230,8 @@ class Generation(Generic[Context], Iterator[Emission]):
             self._choice = self._breaker.admits()
             if self._choice is not Choice.DRAFT:
                 drafting.skip()
-                report.missed(_UNDRAFTED[self._choice], 0)
+                paused = self._choice is Choice.PAUSE
+                report.missed(MissReason.NOT_WORTH if paused else MissReason.SAMPLED, 0)
                 return None
         began, audited = time.perf_counter(), drafting.traffic.audit_seconds
         same = depth == self._policy.depth

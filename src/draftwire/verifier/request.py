@@ -10,6 +10,7 @@ from draftwire.errors import ProtocolError
 from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.staging import ReplySlots
+from draftwire.session.table import Input, advance
 from draftwire.verifier.drafting import Drafted, Miss, MissReason, Traffic
 from draftwire.verifier.pacing import RoundPacing
 from draftwire.wire.agreement import Agreed
@@ -26,24 +27,37 @@ class ClientRequest:
 
     def __init__(self, client: DraftClient, asking: AskingSession) -> None:
         """Made by ``DraftClient.open``."""
-        self.asking = asking
         self.traffic = Traffic()
+        self._asking = asking
         self._client = client
         self._pacing = RoundPacing()
+        self._vocab_size = client.vocab_size
         self._unshared = False  # an id outside the drafter's vocabulary is committed
         self._open = True
         # What was last found to fit: neither changes once it is made.
         self._offered: tuple[ProposalPolicy | None, Agreed | None] = (None, None)
+        # Rounds that were skipped, and the token of each that is over: the session is told of all
+        # of them at once, when it is next needed, so that a round that asks for nothing costs next
+        # to nothing.
+        self._skipped = 0
+        self._alone: list[int] = []
+
+    @property
+    def asking(self) -> AskingSession:
+        """The session, which knows of every round so far."""
+        if self._skipped:
+            self._tell()
+        return self._asking
 
     @property
     def generation(self) -> int:
         """The generation of the latest round."""
-        return self.asking.generation
+        return self._asking.generation
 
     @property
     def round(self) -> int:
         """The round id of the latest round."""
-        return self.asking.round
+        return self._asking.round + self._skipped
 
     def connected(self, agreed: Agreed, slots: ReplySlots) -> None:
         """There is a connection (again), with these limits, and these slots for replies."""
@@ -67,14 +81,21 @@ class ClientRequest:
 
     def skip(self) -> None:
         """Begin the next round without asking."""
-        self.asking.skip()
+        if self._skipped > len(self._alone):
+            self.asking.skip()  # a round is on: the session refuses another
+        if not self._skipped:
+            advance(self._asking.state, Input.SKIP)
+        self._skipped += 1
         self._client.keep_lease()
 
     def commit(self, outcome: Outcome, accepted: int, tokens: Sequence[int]) -> None:
         """End the round: ``tokens`` are committed, the first ``accepted`` of them drafts."""
         token = None if outcome is Outcome.ENDED else tokens[-1]
-        self.asking.commit(accepted, outcome, token)
-        if token is not None and token >= self._client.vocab_size:
+        if outcome is Outcome.TARGET_ONLY and self._skipped > len(self._alone) and not accepted:
+            self._alone.append(tokens[-1])
+        else:
+            self.asking.commit(accepted, outcome, token)
+        if token is not None and token >= self._vocab_size:
             self._unshared = True
 
     def close(self) -> None:
@@ -89,6 +110,14 @@ class ClientRequest:
             return Miss(MissReason.UNSHARED_TOKEN)
         reason = self._pacing.pauses()
         return None if reason is None else Miss(reason)
+
+    def _tell(self) -> None:
+        """Tell the session of the rounds that asked for nothing; of one that is on as well."""
+        skipped, alone = self._skipped, self._alone
+        self._skipped, self._alone = 0, []
+        self._asking.skip_over(alone)
+        if skipped > len(alone):
+            self._asking.skip()
 
     def allowed(
         self, policy: ProposalPolicy, agreed: Agreed | Miss
