@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from draftwire.exact.counts import TICKETS, Counts
-from draftwire.kernels.packed import _crc32c, write_packed
+from draftwire.kernels.packed import checksum_of, write_packed
 from draftwire.kernels.rows import QRow
 from draftwire.wire.checksum import crc32c
 
@@ -18,10 +18,10 @@ def test_the_checksum_of_words_is_that_of_their_bytes() -> None:
     source = np.random.default_rng(5)
     for count in range(130):
         words = source.integers(-(2**31), 2**31, count).astype(np.int32)
-        assert _crc32c(words) == crc32c(words.tobytes())
+        assert checksum_of(words) == crc32c(words.tobytes())
     for bit in range(32):
         word = np.array([1 << bit], np.uint32).view(np.int32)
-        assert _crc32c(word) == crc32c(word.tobytes())
+        assert checksum_of(word) == crc32c(word.tobytes())
 
 
 def test_what_is_not_right_in_every_row_is_left_to_the_way_row_by_row() -> None:

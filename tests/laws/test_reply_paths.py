@@ -23,11 +23,16 @@ import pytest
 import draftwire
 from draftwire.cli.conformance.transcripts import TableEngine
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.kernels import cpu_quantise, packed, payload, payload_loops, shards_loops
+from draftwire.kernels import answers as kernel_answers
+from draftwire.kernels import cpu_quantise, packed, payload_loops, shards_loops
+from draftwire.kernels.rows import QRow
+from draftwire.session import answers
 from draftwire.session.asking import AskingSession
+from draftwire.session.awaited import Awaited
 from draftwire.session.link import AgreedEvent, Link
 from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.verifier.hello import verifier_hello
+from draftwire.wire.answer import Outline
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout, LayoutSet, WireVersion
 from fuzz.pieces import cut
@@ -40,7 +45,14 @@ SECRET, NONCES = bytes(range(64)), (b"v" * 32, b"d" * 32)
 PACKAGE = str(Path(draftwire.__file__).parent)
 SENDING = tuple(
     f"{PACKAGE}/{name}"
-    for name in ("session/", "wire/", "transport/", "kernels/payload", "kernels/packed")
+    for name in (
+        "session/",
+        "wire/",
+        "transport/",
+        "kernels/payload",
+        "kernels/packed",
+        "kernels/answers",
+    )
 )
 NOTHING = float("-inf")
 
@@ -50,12 +62,16 @@ Rows = Callable[[int], list[float]]
 
 @dataclass(frozen=True)
 class Shape:
-    """One way of sending a q: small ones are packed, large ones lie in place."""
+    """One way of sending a q: small ones are packed, large ones lie in place.
+
+    awaited: the verifier takes the answer whole; otherwise it knows nothing beforehand.
+    """
 
     layout: Layout
     vocab_size: int
     support: int = 0
     keyed: bool = False
+    awaited: bool = False
 
     @property
     def version(self) -> WireVersion:
@@ -71,6 +87,7 @@ SHAPES = {
     "dense": Shape(Layout.DENSE, 5),
     "dense, in place": Shape(Layout.DENSE, 1200),
     "sparse, packed": Shape(Layout.SPARSE, 5, 4),
+    "sparse, awaited": Shape(Layout.SPARSE, 5, 4, awaited=True),
     "sparse, full": Shape(Layout.SPARSE, 5, 3),
     "sparse, in place": Shape(Layout.SPARSE, 1200, 600),
     "sparse, under a key": Shape(Layout.SPARSE, 5, 4, keyed=True),
@@ -172,8 +189,10 @@ class Pair:
 
     def take(self, data: bytes) -> Proposal | Dropped | None:
         result = None
+        if self.shape.awaited:
+            self.link.expect({}, [self.session.awaited()])
         for event in self.link.feed(data, 0.0):
-            assert isinstance(event, Received), event
+            assert isinstance(event, Awaited if self.shape.awaited else Received), event
             result = self.session.take(event, 0.0)
         return result
 
@@ -263,12 +282,12 @@ def sending(lines: Lines) -> Lines:
 
 
 def test_a_path_that_depends_on_a_draw_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = payload.write_packed
+    quick = answers.write_answer
 
-    def slow_after_zero(rows: Any, tokens: Any, first_position: int, support: int) -> Any:
-        return None if tokens[0] == 0 else quick(rows, tokens, first_position, support)
+    def slow_after_zero(rows: Any, tokens: Any, *others: Any) -> Any:
+        return None if tokens[0] == 0 else quick(rows, tokens, *others)
 
-    monkeypatch.setattr(payload, "write_packed", slow_after_zero)
+    monkeypatch.setattr(answers, "write_answer", slow_after_zero)
     shape, ids = SHAPES["sparse, packed"], (0, 2, 4)
     every = every_proposal(shape, lambda token: on(ids, 5, token), product(ids, repeat=DEPTH))
     assert len({each.frames for each in every}) == 1, "its size does not show it"
@@ -354,7 +373,7 @@ def test_writing_and_checking_run_the_same_lines_for_every_token_of_a_row() -> N
         arguments = (pairs, values[4:], 3, token, 5, *kept)
         found, more = lines_of(payload_loops.sparse_row, *arguments)
         assert found == payload_loops.OK
-        _, checksum = lines_of(packed._crc32c, words)
+        _, checksum = lines_of(packed.checksum_of, words)
         wide = np.empty(5, np.float32)
         found, dense_lines = lines_of(payload_loops.write_dense, dense, token, wide)
         assert found == payload_loops.OK
@@ -364,3 +383,24 @@ def test_writing_and_checking_run_the_same_lines_for_every_token_of_a_row() -> N
         assert found == payload_loops.OK
         seen.append([*lines, *more, *checksum, *dense_lines, *read_lines])
     assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_whole_answer_is_read_and_audited_by_the_same_lines_for_every_token() -> None:
+    half, rest = TICKETS // 2, TICKETS // 4
+    row = QRow(5, np.array([1, 3, 4], np.int32), np.array([half, rest, rest], np.int32))
+    frames = Outline(bytes(80), bytes(64), 4 * (kernel_answers.ANSWER_WORDS + 2 * (4 + 2 * 4)))
+    outline = kernel_answers.outline_words(frames)
+    seen: list[Lines] = []
+    for tokens in product((1, 3, 4), repeat=2):
+        answer = kernel_answers.write_answer([row, row], tokens, 7, 4, frames)
+        assert answer is not None
+        words, heads = np.frombuffer(answer, np.int32), np.empty((2, 2), np.int32)
+        ids, counts = np.empty((2, 2, 4), np.int32)
+        arguments = (words, 0, outline, 7, 5, heads, ids, counts)
+        right, reading = lines_of(kernel_answers.read_answer, *arguments)
+        assert right
+        drawn = np.array([{1: 0, 3: half, 4: TICKETS - 1}[token] for token in tokens])
+        wrong, auditing = lines_of(kernel_answers.misdrawn, heads, ids, counts, drawn)
+        assert wrong == -1
+        seen.append([*reading, *auditing])
+    assert all(lines == seen[0] for lines in seen)

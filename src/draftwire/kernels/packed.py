@@ -20,7 +20,7 @@ from draftwire.wire.rows import ROW_HEAD_BYTES, PackedRows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_HEAD: Final = ROW_HEAD_BYTES // 4  # words: position, token, entries, checksum
+ROW_HEAD_WORDS: Final = ROW_HEAD_BYTES // 4  # words: position, token, entries, checksum
 
 
 def _crc_tables() -> NDArray[np.uint32]:
@@ -40,9 +40,9 @@ _CRC: Final = _crc_tables()
 def read_packed(rows: PackedRows, first_position: int, vocab_size: int) -> tuple[QRow, ...] | None:
     """Return the q of every sparse row, or None if any check of P14 fails in any row."""
     depth, support = len(rows), rows.q_bytes // 8
-    words = np.frombuffer(rows.body, np.int32).reshape(depth, _HEAD + 2 * support)
+    words = np.frombuffer(rows.body, np.int32).reshape(depth, ROW_HEAD_WORDS + 2 * support)
     ids, counts = np.empty((2, depth, support), np.int32)
-    if not _read(words, words.view(np.float32), first_position, vocab_size, ids, counts):
+    if not read_rows(words, words.view(np.float32), first_position, vocab_size, ids, counts):
         return None
     used = words[:, 2].tolist()
     if min(used, default=support) == support:  # nearly always: no row has pads
@@ -54,6 +54,21 @@ def write_packed(
     rows: Sequence[QRow], tokens: Sequence[int], first_position: int, support: int
 ) -> PackedRows | None:
     """Return sparse rows as they are sent; None where one is dense, too wide or no distribution."""
+    gathered = gather(rows, tokens, first_position, support)
+    if gathered is None:
+        return None
+    words = np.empty((len(rows), ROW_HEAD_WORDS + 2 * support), np.int32)
+    right = write_rows(*gathered, first_position, rows[0].vocab_size, words, words.view(np.float32))
+    return PackedRows(words.tobytes(), 8 * support) if right else None
+
+
+def gather(
+    rows: Sequence[QRow], tokens: Sequence[int], first_position: int, support: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]] | None:
+    """Return ids and counts of all rows one after the other, and each row's entries and token.
+
+    None where the rows are not sparse, do not fit ``support`` or are not over one vocabulary.
+    """
     depth = len(rows)
     ids = [row.ids for row in rows if row.ids is not None]
     entries = [len(each) for each in ids]
@@ -64,21 +79,13 @@ def write_packed(
         return None
     if not (first_position + depth) >> 31 == 0 <= min(tokens) <= max(tokens) < vocab_size:
         return None
-    words = np.empty((depth, _HEAD + 2 * support), np.int32)
-    right = _write(
-        np.concatenate(ids),
-        np.concatenate([row.counts for row in rows]),
-        np.array([entries, tokens], np.int32),
-        first_position,
-        vocab_size,
-        words,
-        words.view(np.float32),
-    )
-    return PackedRows(words.tobytes(), 8 * support) if right else None
+    heads = np.array([entries, tokens], np.int32)
+    return np.concatenate(ids), np.concatenate([row.counts for row in rows]), heads
 
 
 @compiled
-def _crc32c(words: NDArray[np.int32]) -> int:
+def checksum_of(words: NDArray[np.int32]) -> int:
+    """CRC32C of words, as a u32."""
     remainder = np.uint32(0xFFFFFFFF)
     for index in range(len(words)):
         remainder ^= np.uint32(words[index])
@@ -92,7 +99,7 @@ def _crc32c(words: NDArray[np.int32]) -> int:
 
 
 @compiled
-def _read(
+def read_rows(
     words: NDArray[np.int32],
     values: NDArray[np.float32],
     first_position: int,
@@ -108,10 +115,10 @@ def _read(
             return False
         if not (0 <= token < vocab_size and 1 <= used <= support):
             return False
-        q = words[row, _HEAD:]
-        if np.uint32(words[row, 3]) != _crc32c(q):
+        q = words[row, ROW_HEAD_WORDS:]
+        if np.uint32(words[row, 3]) != checksum_of(q):
             return False
-        weights = values[row, _HEAD + support :]
+        weights = values[row, ROW_HEAD_WORDS + support :]
         pairs = q.reshape(2, support)
         if sparse_row(pairs, weights, used, token, vocab_size, ids[row], counts[row]) != OK:
             return False
@@ -119,7 +126,7 @@ def _read(
 
 
 @compiled
-def _write(
+def write_rows(
     ids: NDArray[np.int32],
     counts: NDArray[np.int32],
     heads: NDArray[np.int32],
@@ -130,17 +137,17 @@ def _write(
 ) -> bool:
     """Write rows whose ids and counts lie one after the other.
 
-    heads (2, rows): entries and token of each. words, values: as in ``_read``.
+    heads (2, rows): entries and token of each. words, values: as in ``read_rows``.
     """
     begin = 0
     for row in range(words.shape[0]):
         used, token = heads[0, row], heads[1, row]
         end = begin + used
-        q = words[row, _HEAD:]
+        q = words[row, ROW_HEAD_WORDS:]
         chosen, tickets = ids[begin:end], counts[begin:end]
-        if write_sparse(chosen, tickets, token, vocab_size, q, values[row, _HEAD:]) != OK:
+        if write_sparse(chosen, tickets, token, vocab_size, q, values[row, ROW_HEAD_WORDS:]) != OK:
             return False
         words[row, 0], words[row, 1], words[row, 2] = first_position + row, token, used
-        words[row, 3] = np.int32(np.uint32(_crc32c(q)))
+        words[row, 3] = np.int32(np.uint32(checksum_of(q)))
         begin = end
     return True

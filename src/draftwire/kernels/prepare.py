@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from draftwire.kernels import cpu, payload
+from draftwire.kernels import answers, cpu, payload
 from draftwire.kernels.packed import read_packed, write_packed
 from draftwire.kernels.words import first_words
 from draftwire.wire.messages import ProposalPolicy
@@ -35,3 +35,4 @@ def prepare() -> None:
             packed = write_packed([row], [token], 1, policy.support)
             assert packed is not None  # the row was quantised under this very policy
             read_packed(packed, 1, logits.size)
+            answers.prepare(row, token, policy.support)

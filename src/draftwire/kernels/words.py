@@ -25,9 +25,20 @@ _SHIFT: Final = np.uint64(32 - WORD_BITS)
 def first_words(
     proposal_key: int, generation: int, round_: int, first_position: int, count: int
 ) -> list[int]:
+    """As :func:`proposal_words`, as Python's integers."""
+    words: list[int] = proposal_words(
+        proposal_key, generation, round_, first_position, count
+    ).tolist()
+    return words
+
+
+def proposal_words(
+    proposal_key: int, generation: int, round_: int, first_position: int, count: int
+) -> NDArray[np.int64]:
     """Word number 0 of ``count`` positions from ``first_position`` on, domain PROPOSAL (A13).
 
-    Errors: ArithmeticRefusalError OUT_OF_RANGE for a key over 64 bits or an address over 32.
+    Returns int64 (count,). Errors: ArithmeticRefusalError OUT_OF_RANGE for a key over 64 bits or an
+    address over 32.
     """
     last = first_position + max(count, 1) - 1
     if (generation | round_ | first_position | last) >> 32 or proposal_key >> 64:
@@ -37,7 +48,7 @@ def first_words(
     words = np.empty(count, np.int64)
     low, high = proposal_key & 0xFFFFFFFF, proposal_key >> 32  # numbers that an int64 holds
     _first_words(low, high, generation, round_, first_position, words)
-    return words.tolist()
+    return words
 
 
 @compiled

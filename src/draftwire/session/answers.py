@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from draftwire.kernels.answers import write_answer
 from draftwire.kernels.payload import encode_reply_rows
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import Shard
 from draftwire.kernels.shards_payload import ShardDraft, encode_shard_rows
 from draftwire.session.proposal import Parts
 from draftwire.wire.agreement import Agreed, q_bytes, reply_bytes
-from draftwire.wire.answer import Part, complete, reply_head
+from draftwire.wire.answer import Part, complete, outline, reply_head
 from draftwire.wire.codec import encode_rows
 from draftwire.wire.frames import encode_frame, frame_checksum
 from draftwire.wire.messages import ReplyRow, Step
@@ -41,6 +42,11 @@ def whole(step: Step, drafted: Drafted, agreed: Agreed) -> Parts:
     else:
         shard = Shard(agreed.vocab_size, 0, agreed.vocab_size)
         q = [row for _, row in drafted]
+        if policy.layout is Layout.SPARSE:
+            frames = outline(step, Part(shard.rank, shard.size, shard.begin, shard.end))
+            answer = write_answer(q, tokens_of(drafted), first, policy.support, frames)
+            if answer is not None:
+                return [answer]
         rows = encode_reply_rows(q, tokens_of(drafted), first, policy.layout, policy.support)
     head = reply_head(step, Part(shard.rank, shard.size, shard.begin, shard.end))
     width = shard.width if policy.layout is Layout.DENSE else policy.support

@@ -11,7 +11,8 @@ from draftwire.kernels import cpu
 from draftwire.kernels.payload import decode_reply_rows, decode_rows
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import Shard
-from draftwire.kernels.words import first_words
+from draftwire.kernels.words import proposal_words
+from draftwire.session.awaited import Awaited
 from draftwire.session.proposal import Matched, Proposal, Received
 from draftwire.wire.agreement import q_bytes, reply_bytes
 from draftwire.wire.answer import CHECKSUM_BYTES, Expected, Part, expected
@@ -56,6 +57,7 @@ class Flight:
     payload_bytes: int = 0
     checksum: int = 0
     identity: tuple[object, ...] = field(init=False, repr=False)
+    whole: Awaited | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Read the identity that both answers are held against."""
@@ -94,6 +96,14 @@ class Flight:
         """Return what the answer begins with, where every fixed field is as it was asked."""
         return expected(self.step, Part(0, 1, 0, self.vocab_size))
 
+    def awaited(self, *, audit: bool) -> Awaited | None:
+        """Return what takes the whole answer at once; None where that is not its layout's way."""
+        policy = self.step.policy
+        if policy.layout is not Layout.SPARSE or policy.support > self.vocab_size:
+            return None
+        words = self._words(policy.depth) if audit else None
+        return Awaited(self.step, self.vocab_size, words)
+
     def hold_matched(self, reply: Matched, out: NDArray[np.int32] | None = None) -> None:
         """Take the q's of a REPLY that begins as it must (P14); as :meth:`hold` does."""
         policy = self.step.policy
@@ -103,6 +113,10 @@ class Flight:
         self.rows = decode_rows(rows, policy.layout, width, first, self.vocab_size, out)
         self.tokens = tokens_of(rows)
         self.payload_bytes, self.checksum = reply.payload_bytes, reply.checksum
+
+    def take(self, answer: Awaited) -> None:
+        """Take tokens and q's of an answer that came whole, every fixed bit of it as it must be."""
+        self.whole, self.tokens, self.rows = answer, answer.tokens, answer.rows
 
     def check_matched(self, complete: Matched) -> None:
         """Refuse a COMPLETE that begins as it must and names another checksum."""
@@ -123,13 +137,22 @@ class Flight:
         """
         if self.step.policy.layout is Layout.IDS_ONLY:
             return 0
-        step, first = self.step, self.step.first_position
-        words = first_words(step.proposal_key, step.generation, step.round, first, len(self.tokens))
+        audited = -1 if self.whole is None else self.whole.audit()
+        if audited >= 0:
+            return audited
+        first = self.step.first_position
+        words = self._words(len(self.tokens)).tolist()
         for index, (token, row) in enumerate(zip(self.tokens, self.rows, strict=True)):
             if not cpu.audit(row, token, words[index]):
                 where = first + index
                 _refuse(_CODE.AUDIT_FAILED, "token", f"{where} was not drawn from the q sent")
         return len(self.tokens)
+
+    def _words(self, count: int) -> NDArray[np.int64]:
+        step = self.step
+        return proposal_words(
+            step.proposal_key, step.generation, step.round, step.first_position, count
+        )
 
     def proposal(self) -> Proposal:
         """Return the proposal; call it when everything above holds."""

@@ -10,12 +10,15 @@ the link; what only concerns a session is the session's business and leaves it u
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
+from draftwire.session.awaited import Awaited
 from draftwire.session.handshake import Handshake
 from draftwire.session.proposal import Matched, Parts, Received
 from draftwire.session.sealing import Sealer
@@ -43,6 +46,7 @@ from draftwire.wire.registry import (
 )
 
 FRAME_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
+_SESSION: Final = slice(HEADER_BYTES, HEADER_BYTES + 8)  # where an answer's frame names it
 
 
 class LinkState(Enum):
@@ -137,8 +141,9 @@ class Closed:
     error: ProtocolError | None
 
 
-Event: TypeAlias = AgreedEvent | Received | Matched | Alive | Closed
-"""A :class:`Received` is for the session that its message names; a :class:`Matched` says which."""
+Event: TypeAlias = AgreedEvent | Received | Matched | Awaited | Alive | Closed
+"""A :class:`Received` is for the session that its message names; a :class:`Matched` says which, and
+so does an :class:`Awaited`, which has come whole then."""
 
 
 class Link:
@@ -164,6 +169,9 @@ class Link:
         self._out: Parts = []
         self._pings: dict[int, float] = {}
         self._expected: dict[bytes, Expected] = {}
+        self._awaited: dict[int, Awaited] = {}
+        self._words = np.empty(0, np.int32)  # what the reader's buffer holds
+        self._words_of: memoryview | None = None
 
     @property
     def role(self) -> Role:
@@ -199,12 +207,16 @@ class Link:
             self.state = advance(self.state, LinkInput.MESSAGE)
             self._out.extend(parts if self._sealer is None else self._sealer.seal(parts))
 
-    def expect(self, expected: dict[bytes, Expected]) -> None:
+    def expect(
+        self, expected: dict[bytes, Expected], awaited: Iterable[Awaited | None] = ()
+    ) -> None:
         """Recognise answers by the bytes that they begin with; these, and no others any more.
 
-        Whatever else comes is decoded and checked field by field, so this changes no outcome.
+        awaited: answers to take whole, once each. Whatever else comes is decoded and checked field
+        by field, so this changes no outcome.
         """
         self._expected = expected
+        self._awaited = {each.session: each for each in awaited if each is not None}
 
     def ping(self, nonce: int, now: float) -> None:
         """Ask whether the peer is there; :class:`Alive` follows. One PING is open at a time."""
@@ -227,6 +239,11 @@ class Link:
         """
         while self.state is not LinkState.CLOSED:
             try:
+                if self._awaited and self._sealer is None:
+                    whole = self._whole(count, now)
+                    if whole is not None:
+                        return whole
+                    count = 0
                 frame = self._reader.filled(count)
                 if frame is None:
                     return None
@@ -273,6 +290,26 @@ class Link:
 
     # inside
 
+    def _whole(self, count: int, now: float) -> Awaited | None:
+        """Take new bytes; return the awaited answer that is there now, right in every bit."""
+        store, begin, end = self._reader.received(count)
+        if end - begin < _SESSION.stop or begin % 4:
+            return None
+        named = store[begin + _SESSION.start : begin + _SESSION.stop]
+        awaited = self._awaited.get(int.from_bytes(named, "little"))
+        if awaited is None or end - begin < awaited.bytes:
+            return None
+        if store is not self._words_of:
+            self._words, self._words_of = np.frombuffer(store, np.int32, len(store) // 4), store
+        if not awaited.read(self._words, begin // 4):
+            return None
+        del self._awaited[awaited.session]
+        self._reader.skip(awaited.bytes)
+        self.heard_at = now
+        self.received[MessageType.REPLY] += 1
+        self.received[MessageType.COMPLETE] += 1
+        return awaited
+
     def _take(self, frame: Frame, now: float) -> Event | None:
         self.heard_at = now
         self.received[frame.type] += 1
@@ -280,6 +317,7 @@ class Link:
         if head_bytes is not None:
             expected = self._expected.get(frame.payload[:head_bytes].tobytes())
             if expected is not None and expected.bytes == frame.payload.nbytes:
+                self._awaited.pop(expected.session, None)  # it comes in pieces
                 tail = frame.payload[head_bytes:]
                 return Matched(expected, tail, expected.bytes, frame.checksum)
         message = codec.decode(frame.type, frame.version, frame.payload, self.agreed)

@@ -27,20 +27,24 @@ class Sealer:
     def seal(self, parts: Parts) -> Parts:
         """Return whole encoded frames with the MAC behind each; the parts themselves are kept.
 
-        parts: as :func:`draftwire.wire.frames.encode_frame` returns them, one frame or several.
+        parts: bytes of one frame or several, a header in one piece.
         """
         sealed: Parts = []
         left = 0
         mac = self._keyed
         for part in parts:
-            if not left:  # the 16 bytes of a header
-                left = HEADER_BYTES + int.from_bytes(part[_LENGTH], "little") + TRAILER_BYTES
-                mac = self._next()
-            mac.update(part)
-            sealed.append(part)
-            left -= part.nbytes if isinstance(part, memoryview) else len(part)
-            if not left:
-                sealed.append(mac.digest())
+            rest = part
+            while len(rest):
+                if not left:  # the 16 bytes of a header
+                    length = int.from_bytes(rest[_LENGTH], "little")
+                    left = HEADER_BYTES + length + TRAILER_BYTES
+                    mac = self._next()
+                piece, rest = (rest, b"") if len(rest) <= left else (rest[:left], rest[left:])
+                mac.update(piece)
+                sealed.append(piece)
+                left -= len(piece)
+                if not left:
+                    sealed.append(mac.digest())
         return sealed
 
     def opens(self, frame: memoryview, mac: memoryview) -> bool:

@@ -54,6 +54,9 @@ class ShardFlight(Flight):
         """Return nothing: a shard's REPLY is decoded field by field."""
         return {}
 
+    def awaited(self, *, audit: bool) -> None:
+        """Return nothing, for the same reason."""
+
     def audit(self) -> int:
         """Nothing: one shard does not say what a word draws; the settling audits."""
         return 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
+from draftwire.session.awaited import Awaited
 from draftwire.session.flight import Flight
 from draftwire.session.held import Held
 from draftwire.session.prefix import Prefix
@@ -66,12 +67,18 @@ class Taking:
         """Return what the answer to the round in flight begins with, for ``Link.expect``."""
         return {} if self._flight is None else self._flight.expected()
 
-    def take(self, received: Received | Matched, now: float) -> Proposal | Dropped | None:
+    def awaited(self) -> Awaited | None:
+        """Return what takes the whole answer to the round in flight, for ``Link.expect``."""
+        return None if self._flight is None else self._flight.awaited(audit=self._audit)
+
+    def take(self, received: Received | Matched | Awaited, now: float) -> Proposal | Dropped | None:
         """Take what came for this session.
 
         Returns the whole proposal, or why this round has lost it, or None: more must come, or what
         came belongs to no round in flight (counted as STALE or DUPLICATE).
         """
+        if isinstance(received, Awaited):
+            return self._take_whole(received, now)
         if isinstance(received, Matched):
             return self._take_matched(received, now)
         message = received.message
@@ -96,7 +103,7 @@ class Taking:
 
     # inside
 
-    def _is_stale(self, message: Reply | Complete | ErrorMessage | Expected) -> bool:
+    def _is_stale(self, message: Reply | Complete | ErrorMessage | Expected | Awaited) -> bool:
         """Count and drop what is of another round than the one in flight, and was asked once."""
         if message.session != self.session:
             return False
@@ -142,6 +149,20 @@ class Taking:
         except ProtocolError as error:
             return self._drop(reason_of(error), str(error))
         return None
+
+    def _take_whole(self, answer: Awaited, now: float) -> Proposal | Dropped | None:
+        """Take both messages of an answer whose every bit is right but for the draws."""
+        if self._is_stale(answer):
+            self._is_stale(answer)  # REPLY and COMPLETE, each counted
+            return None
+        try:
+            flight = self._require_flight()
+            self._hold.arrive(len(answer.tokens))
+            flight.take(answer)
+            self.state = advance(self.state, Input.REPLY)
+            return self._whole(flight, now)
+        except ProtocolError as error:
+            return self._drop(reason_of(error), str(error))
 
     def _take_complete(self, complete: Complete, now: float) -> Proposal | Dropped:
         flight = self._require_flight()

@@ -201,7 +201,10 @@ class DraftClient(Connected):
             self._lost_connection(DropReason.DISCONNECTED, str(error))
         # While the drafter is at work: what its answers begin with.
         expected = [request.asking.expected().items() for request, _ in asked]
-        link.expect({head: answer for answers in expected for head, answer in answers})
+        link.expect(
+            {head: answer for answers in expected for head, answer in answers},
+            [request.asking.awaited() for request, _ in asked],
+        )
         while self._rounds:
             try:
                 self._receive(channel, link, deadline)

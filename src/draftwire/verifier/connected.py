@@ -18,6 +18,7 @@ from draftwire.errors import (
     RemoteError,
     TransportError,
 )
+from draftwire.session.awaited import MESSAGES, Awaited
 from draftwire.session.link import Alive, Closed, Event, Link
 from draftwire.session.proposal import Matched, Received
 from draftwire.session.reasons import DropReason
@@ -241,17 +242,19 @@ class Connected:
             return
         if isinstance(event, Alive):
             self._alive = event.seconds
-        if isinstance(event, Matched):
-            session = event.expected.session
+        messages = 1
+        if isinstance(event, Awaited):
+            session, size, messages = event.session, event.bytes, MESSAGES
+        elif isinstance(event, Matched):
+            session, size = event.expected.session, event.payload_bytes + link.frame_bytes
         elif isinstance(event, Received) and isinstance(event.message, _ANSWERS):
-            session = event.message.session
+            session, size = event.message.session, event.payload_bytes + link.frame_bytes
         else:
             return
         request = self._requests.get(session)
         if request is None:
-            self.counters.strays += 1
+            self.counters.strays += messages
             return
-        size = event.payload_bytes + link.frame_bytes
         request.traffic.received += size
         self.counters.received += size
         result = request.asking.take(event, now)

@@ -10,8 +10,16 @@ from typing import Final, NamedTuple
 
 from draftwire.wire.agreement import reply_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES
+from draftwire.wire.frames import frame_header
 from draftwire.wire.messages import Step
-from draftwire.wire.registry import Layout, MessageType, Status
+from draftwire.wire.registry import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    Layout,
+    MessageType,
+    Status,
+    WireVersion,
+)
 
 _REPLY: Final = PAYLOAD_TABLES[MessageType.REPLY]
 _COMPLETE: Final = PAYLOAD_TABLES[MessageType.COMPLETE]
@@ -41,6 +49,17 @@ class Expected(NamedTuple):
     generation: int
     round: int
     type: MessageType
+    bytes: int
+
+
+class Outline(NamedTuple):
+    """The two frames of a whole answer, each up to what was drawn: its header and fixed fields.
+
+    bytes: of both frames, to the end.
+    """
+
+    reply: bytes
+    complete: bytes
     bytes: int
 
 
@@ -92,3 +111,16 @@ def expected(step: Step, part: Part) -> dict[bytes, Expected]:
         reply_head(step, part): Expected(*named, MessageType.REPLY, size),
         last[:-CHECKSUM_BYTES]: Expected(*named, MessageType.COMPLETE, len(last)),
     }
+
+
+def outline(step: Step, part: Part) -> Outline:
+    """Return the outline of a whole answer to a STEP of wire v2."""
+    version = WireVersion.V2
+    policy = step.policy
+    size = reply_bytes(policy.layout, part.end - part.begin, policy.depth, policy.support)
+    last = complete(step, Status.OK, size, 0)
+    return Outline(
+        frame_header(version, MessageType.REPLY, size) + reply_head(step, part),
+        frame_header(version, MessageType.COMPLETE, len(last)) + last[:-CHECKSUM_BYTES],
+        2 * (HEADER_BYTES + TRAILER_BYTES) + size + len(last),
+    )

@@ -78,11 +78,11 @@ def encode_frame(
     for part in parts:
         length += len(part) if isinstance(part, bytes) else part.nbytes
         checksum = crc32c(part, checksum)
-    return [_header(version, type, length), *parts, _U32.pack(checksum)]
+    return [frame_header(version, type, length), *parts, _U32.pack(checksum)]
 
 
 @lru_cache(maxsize=256)
-def _header(version: WireVersion, type: MessageType, length: int) -> bytes:
+def frame_header(version: WireVersion, type: MessageType, length: int) -> bytes:
     """Return a header; those of a connection are few, and come again and again."""
     prefix = _PREFIX.pack(MAGIC, version, type, 0, length)
     return prefix + _U32.pack(crc32c(prefix))
@@ -173,6 +173,23 @@ class FrameReader:
         except ProtocolError as error:
             self._error = error
             raise
+
+    def received(self, count: int) -> tuple[memoryview, int, int]:
+        """Take ``count`` new bytes and return the buffer, and the bytes in it: from where to where.
+
+        The first is a frame's first. Whoever knows its frames may :meth:`skip` them; ``filled(0)``
+        cuts what is left.
+        """
+        self._release()
+        self._raise_again()
+        if not 0 <= count <= len(self._store) - self._end:
+            raise ValueError(f"{count} bytes do not fit into the buffer")
+        self._end += count
+        return self._store, self._begin, self._end
+
+    def skip(self, count: int) -> None:
+        """Whole frames of ``count`` bytes were read elsewhere; they stay until the next call."""
+        self._consumed, self._need = count, 0
 
     def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
         """Copy ``data`` in and yield its frames; each is valid until the next is asked for."""

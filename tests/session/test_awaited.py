@@ -1,0 +1,228 @@
+"""An answer that is taken whole ends as it does message by message, whatever is wrong with it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from itertools import product
+
+import numpy as np
+import pytest
+
+from draftwire.exact.counts import TICKETS
+from draftwire.session.asking import AskingSession
+from draftwire.session.awaited import Awaited
+from draftwire.session.link import Closed, Link
+from draftwire.session.proposal import Dropped, Matched, Proposal, Received
+from draftwire.session.reasons import DropReason
+from draftwire.session.roster import Roster
+from draftwire.wire.checksum import crc32c
+from draftwire.wire.registry import PAD_ID, Outcome, Role
+from tests.session.joined import KEY, PROMPT, SPARSE, SUPPORT, HashDrafter, hello
+
+REPLY_HEAD = 16 + 64
+ROW = 16 + 8 * SUPPORT
+REPLY = REPLY_HEAD + SPARSE.depth * ROW + 4
+Result = tuple[object, ...]
+
+
+class Pair:
+    """A verifier's link and session, and the bytes that answer its first STEP."""
+
+    def __init__(self, *, whole: bool) -> None:
+        self.link = Link(hello(Role.VERIFIER), 0.0)
+        drafter = Link(hello(Role.DRAFTER), 0.0)
+        self.link.start()
+        for sender, receiver in ((self.link, drafter), (drafter, self.link)):
+            for part in sender.outgoing():
+                list(receiver.feed(part, 0.0))
+        assert self.link.agreed is not None
+        self.session = AskingSession(1, 0, PROMPT, KEY, self.link.agreed)
+        self.roster = Roster(self.link.agreed)
+        self.drafter = HashDrafter()
+        self.whole = whole
+
+    def ask(self) -> bytes:
+        step = self.session.ask(SPARSE, 0.0, 1.0)
+        task = self.roster.receive(step).task
+        assert task is not None
+        if self.whole:
+            self.link.expect(self.session.expected(), [self.session.awaited()])
+        else:
+            self.link.expect({})
+        return b"".join(self.roster.reply(task, self.drafter.draft(task)))
+
+    def feed(self, *pieces: bytes) -> Iterator[object]:
+        """What the session makes of the pieces, and whether the link has ended."""
+        for piece in pieces:
+            for event in self.link.feed(piece, 0.5):
+                if isinstance(event, Closed):
+                    assert event.error is not None
+                    yield event.error.code
+                    if self.session.due(1.0):
+                        yield self.session.give_up(DropReason.CORRUPT)
+                    return
+                assert isinstance(event, Received | Matched | Awaited)
+                result = self.session.take(event, 0.5)
+                if result is not None:
+                    yield result
+
+    def result(self, *pieces: bytes) -> Result:
+        """All that can be told apart from outside."""
+        results: list[object] = []
+        for result in self.feed(*pieces):
+            if isinstance(result, Proposal):
+                rows = tuple(row.exact() for row in result.rows)
+                results.append((result.tokens, rows, result.round, result.first_position))
+            else:
+                results.append(result)
+        session = self.session
+        booked = (session.state, dict(session.drops), session.audited, session.round_trip)
+        return (*results, booked, dict(self.link.received), self.link.heard_at)
+
+
+def both(damage: Callable[[bytes], bytes]) -> Result:
+    """The result of a damaged answer, the same in both ways; a damage knows no rest."""
+    found = []
+    for whole in (True, False):
+        pair = Pair(whole=whole)
+        found.append(pair.result(damage(pair.ask())))
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_a_good_answer_is_taken_whole_and_is_the_same_proposal() -> None:
+    pair = Pair(whole=True)
+    events = list(pair.link.feed(pair.ask(), 0.5))
+    assert [type(event) for event in events] == [Awaited]
+    ((tokens, *_), *_) = both(lambda answer: answer)
+    assert len(tokens) == SPARSE.depth
+
+
+def test_every_flipped_bit_ends_as_it_does_message_by_message() -> None:
+    size = len(Pair(whole=True).ask())
+    proposals = 0
+    for bit in range(8 * size):
+
+        def flip(answer: bytes, bit: int = bit) -> bytes:
+            damaged = bytearray(answer)
+            damaged[bit // 8] ^= 1 << bit % 8
+            return bytes(damaged)
+
+        proposals += not isinstance(both(flip)[0], Dropped | int)
+    assert not proposals
+
+
+def test_every_split_and_every_end_of_the_stream_is_the_same() -> None:
+    size = len(Pair(whole=True).ask())
+    for at in range(size + 1):
+        found = []
+        for whole in (True, False):
+            pair = Pair(whole=whole)
+            answer = pair.ask()
+            found.append((pair.result(answer[:at]), pair.result(answer[at:])))
+        assert found[0] == found[1]
+    for whole in (True, False):
+        pair = Pair(whole=whole)
+        answer = pair.ask()
+        ((tokens, *_), *_) = pair.result(*(answer[at : at + 1] for at in range(size)))
+        assert len(tokens) == SPARSE.depth
+
+
+def sealed(answer: bytearray) -> bytes:
+    """The answer with checksums that hold, whatever its rows say."""
+    for row in range(SPARSE.depth):
+        begin = REPLY_HEAD + row * ROW
+        checksum = crc32c(bytes(answer[begin + 16 : begin + ROW]))
+        struct.pack_into("<I", answer, begin + 12, checksum)
+    reply = crc32c(bytes(answer[16 : REPLY - 4]))
+    struct.pack_into("<I", answer, REPLY - 4, reply)
+    struct.pack_into("<I", answer, len(answer) - 8, reply)
+    struct.pack_into("<I", answer, len(answer) - 4, crc32c(bytes(answer[REPLY + 16 : -4])))
+    return bytes(answer)
+
+
+VALUES = (0, 1, 2, 3, 6, 7, PAD_ID, 1 << 31, 0x3F800000, 0x3F000000, 0x3E800000, 0x7F800000, 1)
+
+
+@pytest.mark.parametrize("row", range(SPARSE.depth))
+def test_every_word_of_a_row_is_judged_as_it_is_row_by_row(row: int) -> None:
+    """Checksums are right all along: position, token, entries, ids and counts themselves are."""
+    reasons = set()
+    for word, value in product(range(ROW // 4), VALUES):
+
+        def craft(answer: bytes, word: int = word, value: int = value) -> bytes:
+            damaged = bytearray(answer)
+            begin = REPLY_HEAD + row * ROW + 4 * word
+            struct.pack_into("<I", damaged, begin, value & 0xFFFFFFFF)
+            return sealed(damaged)
+
+        first = both(craft)[0]
+        reasons.add(first.detail if isinstance(first, Dropped) else type(first).__name__)
+    assert len(reasons) > 8, reasons
+
+
+def test_rows_with_pads_have_only_their_entries() -> None:
+    def narrow(answer: bytes) -> bytes:
+        """One entry with all tickets, which every word draws."""
+        damaged = bytearray(answer)
+        words = [1, *[PAD_ID & 0xFFFFFFFF] * (SUPPORT - 1), 0x3F800000, *[0] * (SUPPORT - 1)]
+        token = struct.unpack_from("<i", damaged, REPLY_HEAD + 4)[0]
+        words[0] = token
+        struct.pack_into("<I", damaged, REPLY_HEAD + 8, 1)
+        struct.pack_into(f"<{2 * SUPPORT}I", damaged, REPLY_HEAD + 16, *words)
+        return sealed(damaged)
+
+    (_, rows, *_) = both(narrow)[0]
+    assert rows[0].counts == (TICKETS,)
+    assert len(rows[1].counts) == SUPPORT
+
+
+def test_a_token_that_its_word_does_not_draw_fails_the_audit() -> None:
+    def swap(answer: bytes) -> bytes:
+        damaged = bytearray(answer)
+        token, ids = (
+            struct.unpack_from("<i", damaged, REPLY_HEAD + 4)[0],
+            struct.unpack_from(f"<{SUPPORT}i", damaged, REPLY_HEAD + 16),
+        )
+        other = next(each for each in ids if each != token)
+        struct.pack_into("<i", damaged, REPLY_HEAD + 4, other)
+        return sealed(damaged)
+
+    dropped = both(swap)[0]
+    assert isinstance(dropped, Dropped)
+    assert dropped.reason is DropReason.AUDIT_FAILED
+
+
+def test_what_comes_late_or_twice_is_counted_as_two_messages() -> None:
+    found = []
+    for whole in (True, False):
+        pair = Pair(whole=whole)
+        answer = pair.ask()
+        pair.session.give_up()
+        late = pair.result(answer)
+        pair.session.commit(0, Outcome.TARGET_ONLY, 1)
+        twice = pair.ask()
+        found.append((late, pair.result(twice, twice, answer)))
+    assert found[0] == found[1]
+    *_, (_, drops, *_), _, _ = found[0][0]
+    assert drops[DropReason.STALE] == 2
+    *_, (_, drops, *_), _, _ = found[0][1]
+    assert (drops[DropReason.STALE], drops[DropReason.DUPLICATE]) == (4, 2)
+
+
+def test_a_late_answer_writes_into_no_other_rounds_rows() -> None:
+    pair = Pair(whole=True)
+    late = pair.ask()
+    abandoned = pair.session.awaited()
+    pair.session.give_up()
+    pair.session.commit(0, Outcome.TARGET_ONLY, 1)
+    answer = pair.ask()
+    (proposal,) = pair.feed(answer)
+    assert isinstance(proposal, Proposal)
+    rows = [np.array(row.counts) for row in proposal.rows]
+    assert abandoned is not None
+    store = np.frombuffer(late, np.int32)
+    assert abandoned.read(store, 0)
+    assert list(pair.feed(late)) == []
+    assert all((row.counts == kept).all() for row, kept in zip(proposal.rows, rows, strict=True))
