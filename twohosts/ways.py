@@ -19,10 +19,11 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 
 TARGET_ONLY: Final = "target-only"
-_LEAST_TURNS: Final = 3
+_LEAST_TURNS: Final = 5  # with fewer, no interval of a median has a level of 95%
 _LEAST_TOKENS: Final = 16  # of a text that fills up a turn
 _TURN_SECONDS: Final = 1.5  # a turn is over then, however few its tokens
 _SELDOM: Final = 3  # ways that no breaker watches run in every so manieth turn: they only show why
+_MISTAKEN: Final = 0.05  # how often a bound may be on the wrong side
 _SETTLED_ROUNDS: Final = 60  # of a breaker that has gone on drafting
 
 
@@ -143,11 +144,17 @@ def take_turns(pair: Pair, ways: Sequence[Way], seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median, and the quartiles around it."""
+    """A median, and the quartiles around it.
+
+    least, most: each bounds the median of the law that the values come from, from its own side at a
+    level of at least 95%, whatever that law is; infinite where the values are too few.
+    """
 
     low: float
     middle: float
     high: float
+    least: float = -math.inf
+    most: float = math.inf
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
@@ -156,7 +163,28 @@ class Spread:
         half = len(ordered) // 2
         low = ordered[:half] or ordered
         high = ordered[-half:] if half else ordered
-        return cls(median(low), median(ordered), median(high))
+        beyond = values_beyond(len(ordered))
+        if beyond is None:
+            return cls(median(low), median(ordered), median(high))
+        return cls(
+            median(low), median(ordered), median(high), ordered[beyond], ordered[-1 - beyond]
+        )
+
+
+def values_beyond(count: int) -> int | None:
+    """Return how many of ``count`` sorted values may be left out on one side of a bound.
+
+    The k-th smallest of n independent values is above the median with probability
+    P(fewer than k of n fair coins show heads), which must not exceed 5%. None = not even the
+    smallest bounds it.
+    """
+    below, beyond = 0, None
+    for heads in range(count):
+        below += math.comb(count, heads)
+        if below > _MISTAKEN * 2**count:
+            break
+        beyond = heads
+    return beyond
 
 
 def costs(alone: Mapping[int, float], ours: Mapping[int, float]) -> Spread:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
 
 from draftwire.verifier.report import Report
-from twohosts.longrun import LongRun, long_run
+from twohosts.longrun import LongRun, least_cost, long_run
 from twohosts.results import (
     DENSE,
     LIMIT,
@@ -20,20 +21,21 @@ from twohosts.results import (
     WideTimes,
     document,
     missed,
+    verdict,
 )
 from twohosts.table import link_table, summary
-from twohosts.ways import TARGET_ONLY, Spread, costs
+from twohosts.ways import TARGET_ONLY, Spread, costs, values_beyond
 
 
 def way(name: str, rate: float, cost: float, breaker: BreakerFound | None = None) -> WayFound:
     report = Report(tokens=30, rounds=10, drafted_rounds=8, verified=40, accepted=20)
-    return WayFound(
-        name, Spread(rate, rate, rate), Spread(cost - 0.1, cost, cost + 0.1), report, breaker
-    )
+    bounds = (cost - 0.02, cost + 0.02) if breaker else (-math.inf, math.inf)
+    around = Spread(cost - 0.1, cost, cost + 0.1, *bounds)
+    return WayFound(name, Spread(rate, rate, rate), around, report, breaker)
 
 
 def link(cost: float = 1.0, hour: float = 1.0) -> LinkFound:
-    found = BreakerFound("paused", 2, LongRun(hour, 0.01, 3600.0))
+    found = BreakerFound("paused", 2, LongRun(hour, 0.01, 3600.0, hour - 0.02))
     ways = [way(TARGET_ONLY, 40.0, 1.0), way(f"{DENSE}, breaker", 40.0 / cost, cost, found)]
     pair = PairFound("a pair", 5, ways)
     return LinkFound(100, 0.002, 0.0021, WideTimes(0.003, 0.213), [pair])
@@ -41,8 +43,21 @@ def link(cost: float = 1.0, hour: float = 1.0) -> LinkFound:
 
 def test_a_spread_is_the_median_between_the_quartiles() -> None:
     assert Spread.of([4.0]) == Spread(4.0, 4.0, 4.0)
-    assert Spread.of([5, 1, 3, 2, 4]) == Spread(1.5, 3, 4.5)
+    assert Spread.of([5, 1, 3, 2, 4]) == Spread(1.5, 3, 4.5, 1, 5)
     assert Spread.of([4, 1, 3, 2]) == Spread(1.5, 2.5, 3.5)
+
+
+def test_bounds_of_a_median_hold_at_their_level() -> None:
+    """Counted over all 2^n sides of the median that n values may fall on, none of them equal."""
+    assert [values_beyond(n) for n in (0, 1, 4, 5, 7, 8, 11)] == [None, None, None, 0, 0, 1, 2]
+    for n in range(5, 12):
+        beyond = values_beyond(n)
+        assert beyond is not None
+        wrong = sum(bin(sides).count("1") <= beyond for sides in range(2**n))  # 1: below it
+        closer = sum(bin(sides).count("1") <= beyond + 1 for sides in range(2**n))
+        assert wrong <= 0.05 * 2**n < closer
+    assert Spread.of([float(n) for n in range(11)]).least == 2
+    assert Spread.of([float(n) for n in range(11)]).most == 8
 
 
 def test_costs_compare_within_a_turn_and_only_turns_that_were_run() -> None:
@@ -63,12 +78,29 @@ def test_bytes_and_milliseconds_of_the_large_vocabulary() -> None:
     assert slow.wide.megabits == pytest.approx((dense - sparse) * 8 / 0.210 / 1e6)
 
 
-@pytest.mark.parametrize(("cost", "hour", "lines"), [(1.0, 1.0, 0), (1.04, 1.0, 1), (1.1, 1.1, 2)])
+@pytest.mark.parametrize(
+    ("cost", "hour", "lines"),
+    [(1.0, 1.0, 0), (1.04, 1.04, 0), (1.06, 1.0, 1), (1.1, 1.1, 2)],
+)
 def test_more_than_three_percent_is_missed(cost: float, hour: float, lines: int) -> None:
     assert LIMIT == 1.03
     said = missed([link(cost, hour)])
     assert len(said) == lines
     assert all("100 Mb/s, 2 ms" in line and "dense, breaker" in line for line in said)
+
+
+def test_what_decides_nothing_is_counted_and_named() -> None:
+    assert "2 comparisons" in verdict([link()]) and "2 at most 3%" in verdict([link()])
+    said = verdict([link(1.04, 1.04)])
+    assert "0 slower than that, 2 too scattered to say (of these 2 with" in said
+    assert said.count("not beyond doubt") == 2 and "(1.020 to 1.060)" in said
+    assert "1 too scattered to say (of these 0 with" in verdict([link(1.02)])
+
+
+def test_one_stall_among_few_rounds_decides_no_hour() -> None:
+    alone, drafted = [1.0] * 20, [(2.9, 3)] * 19 + [(600.0, 3)]
+    assert least_cost(alone, drafted, 2000.0) < long_run(alone, drafted, 2000.0).cost
+    assert least_cost(alone, drafted, 2000.0) == least_cost(alone, drafted, 2000.0)
 
 
 def test_tables_and_json_hold_what_was_measured() -> None:
@@ -77,9 +109,11 @@ def test_tables_and_json_hold_what_was_measured() -> None:
     assert "0.96 (0.88..1.06)" in text  # of target-only's tokens/s, between the quartiles
     assert "paused; 1.010x, 1% drafted" in text
     assert "38.5 (0.96x)" in summary([link(1.04)])
+    whole = replace(link(1.04), pairs=[PairFound("a pair", 1, [way("alone", 1.0, 1.0)])])
+    json.dumps(document("a command", [whole, link(1.0)], 9.0), allow_nan=False)
     written = json.loads(json.dumps(document("a command", [link(1.04)], 9.0)))
     assert written["links"][0]["pairs"][0]["ways"][1]["breaker"]["long_run"]["cost"] == 1.0
-    assert written["missed"]
+    assert written["missed"] == [] and "2 comparisons" in written["verdict"][-1]
 
 
 def test_the_long_run_of_drafting_that_pays_is_drafting() -> None:

@@ -70,6 +70,78 @@ def test_drafting_that_does_not_pay_is_never_dear(cost: float) -> None:
     assert played.worse <= 1.03
 
 
+@dataclass
+class Played:
+    """What a breaker and its rounds have come to. open: the most seconds over the share allowed."""
+
+    drafted: int
+    worse: float
+    open: float
+
+
+def play(
+    cost: Callable[[int], float], rounds: int, *, text: int = 1 << 30, alone: float = ALONE
+) -> Played:
+    """Play texts of ``text`` tokens; cost: seconds of the n-th drafted round, of three tokens."""
+    breaker, seconds, tokens, drafted, left, most = Breaker(), 0.0, 0, 0, text, 0.0
+    for _ in range(rounds):
+        first = left == text
+        choice = breaker.admits() if left > 1 else Choice.SAMPLE  # there is no room for a draft
+        if choice is Choice.DRAFT:
+            took, emitted = cost(drafted), min(3, left)
+            drafted += 1
+        else:
+            took, emitted = alone, 1
+        of_proposal = took - alone  # what a first round tells; the target's pass is its prompt's
+        breaker.finished(choice, of_proposal if first else took, emitted, first=first)
+        seconds, tokens, left = seconds + took, tokens + emitted, left - emitted
+        left = left or text
+        most = max(most, seconds - 1.02 * tokens * alone)
+    return Played(drafted, seconds / (tokens * alone), most)
+
+
+@pytest.mark.parametrize("every", [10, 40, 200])
+def test_rare_long_rounds_are_never_dear_either(every: int) -> None:
+    """Between them drafting pays, so most medians are fine; the sum is not."""
+    played = play(lambda n: 1000.0 if n % every == 0 else 1.5, 400_000)
+    assert played.worse <= 1.03
+
+
+@pytest.mark.parametrize("text", [2, 4, 7, 30])
+def test_short_texts_are_never_dear_either(text: int) -> None:
+    """First rounds are not compared with others, but what they lose is weighed."""
+    played = play(lambda n: 30.0, 200_000, text=text)
+    assert played.drafted > 0
+    assert played.worse <= 1.03
+
+
+@pytest.mark.parametrize("text", [4, 7, 30])
+def test_short_texts_are_drafted_where_that_pays(text: int) -> None:
+    played = play(lambda n: 1.5, 2000, text=text)
+    assert played.worse <= (1.5 + 1) / 4 * 1.05
+    assert played.drafted > 900
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.3, 2), (0.06, 3), (0.03, 5), (0.02, 13)])
+def test_what_is_lost_before_anything_is_known_is_bounded(seconds: float, rounds: int) -> None:
+    """A pass of 4.8 ms, and a round of 0.3 s (dense over V = 129,280 at 100 Mb/s), or less.
+
+    Beside 2% of the time, never more is open than the rounds of two looks, one before the first
+    pause and one after it.
+    """
+    alone = 0.0048
+    played = play(lambda n: seconds, 750_000, alone=alone)
+    assert played.open <= 2 * rounds * (seconds - 3 * alone)
+    assert played.worse <= 1.0205
+
+
+def test_a_machine_that_stood_still_does_not_end_drafting() -> None:
+    """An hour in one round, before and after which drafting pays."""
+    played = run()
+    played.play(3000, lambda n: 3600.0 * 200 if n == 500 else 1.5)
+    assert played.breaker.pauses == 0
+
+
 def test_hardly_too_dear_is_let_be_and_costs_less_than_the_margin() -> None:
     played = run()
     played.play(5000, lambda n: 3.0 * 1.015)
@@ -239,7 +311,7 @@ def test_a_slow_drafter_pauses_and_says_so() -> None:
     report = running.report
     assert client.breaker.pauses == 2  # the first is short, in case it was a stall
     assert report.misses[MissReason.NOT_WORTH] > 20
-    assert report.misses[MissReason.SAMPLED] == 3
+    assert report.misses[MissReason.SAMPLED] == 4  # the first of a text counts for nothing
     assert any("costs more than it brings" in note for note in report.notes)
     assert report.rounds == report.drafted_rounds + report.target_only_rounds
     assert report.drafted == report.verified + sum(report.discarded.values())

@@ -12,6 +12,16 @@ whichever kind H chooses, its first value is the target's own probability of A a
 0: did the text fall into A. So the text has the law of the target. What this forbids is a decision
 that sees anything of the round it decides on, or of another round that is still in flight (law 4).
 
+What it may cost. Let a be the seconds of a token from the target alone. A drafted round of t
+seconds and n tokens has lost t - n a (1 + margin), or gained as much where that is below 0.
+Losses are a debt that gains pay back, and pauses, a round of which is worth budget x a. A pause
+that follows another without the debt having come to nothing in between lasts until it is paid. So
+beside the debt that is still open drafting never costs more than the larger of margin and budget,
+as a share of what the target alone would have taken, however short the texts are and however rare
+the long rounds. The debt that is open before anything is known is that of two rounds where one is
+dearer than any proposal is worth, of three to five where tokens cost twice as much, of thirteen
+where it is less, and as much again after the short first pause.
+
 The *text of a seed* does depend on which rounds are drafted, since drafts and target-only tokens
 are drawn with different words: with a breaker, times decide, so a seed does not repeat its text.
 """
@@ -29,6 +39,9 @@ from draftwire.errors import ConfigurationError
 
 _FIRST_SAMPLES: Final = 3
 _HOPELESS: Final = 2.0  # so many times as dear, and one cost is enough to pause
+_SOON: Final = 3  # rounds, and without the worst of them
+_ABSURD: Final = 32.0  # tokens of the target alone, whose time may decide after one round
+_STOPPED: Final = 4096.0  # likewise; the rest of a longer round was a stop of this machine
 
 
 class BreakerState(Enum):
@@ -55,8 +68,8 @@ class BreakerConfig:
     are looked at; their median is compared. least: costs before the first verdict; also those of a
     probe. samples: target-only times that are looked at. sample_every: rounds between two samples
     while drafting. margin: how much dearer drafting may be, as a share. first_pause, longest_pause:
-    rounds; doubled from one failed probe to the next. budget: share of the time that probes may
-    waste; pauses after the first are as long as that needs, whatever longest_pause says.
+    rounds; doubled from one failed probe to the next. budget: share of the time that drafting may
+    lose; pauses after the first are as long as that needs, whatever longest_pause says.
     """
 
     block: int = 4
@@ -84,12 +97,34 @@ class BreakerConfig:
             raise ConfigurationError("the breaker's budget must be above 0")
 
 
+@dataclass(slots=True)
+class _Spell:
+    """Drafted rounds since drafting began anew, or since they had last gained more than lost."""
+
+    rounds: int = 0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    lost: float = 0.0  # of them
+    worst: float = 0.0  # of them in one round
+
+    def add(self, tokens: float, seconds: float, lost: float) -> None:
+        """Add a round."""
+        self.rounds += 1
+        self.tokens += tokens
+        self.seconds += seconds
+        self.lost += lost
+        self.worst = max(self.worst, lost)
+        if self.lost <= 0:
+            self.rounds, self.tokens, self.seconds, self.lost, self.worst = 0, 0.0, 0.0, 0.0, 0.0
+
+
 class Breaker:
     """Decides between rounds whether the next one is drafted; shared by requests of one drafter.
 
     Call :meth:`admits` once before a round and :meth:`finished` once after it. Costs are seconds
     for each emitted token: sums over ``block`` rounds, so that rare long rounds count, and medians
-    of those, so that one stall of the machine does not decide.
+    of those, so that one stall of the machine does not decide. What medians do not see, long rounds
+    that are rare but not alone, is seen in the sum of the losses without the worst of them.
     """
 
     def __init__(self, config: BreakerConfig | None = None) -> None:
@@ -105,8 +140,9 @@ class Breaker:
         self._since_sample = 0
         self._left = 0  # rounds of the pause still to come
         self._failures = 0  # pauses in a row
-        self._excess = 0.0  # seconds that drafting has lost and no pause has paid back
-        self._cold = False  # the next drafted round also pays for what was committed meanwhile
+        self._debt = 0.0  # seconds that drafting has lost and nothing has paid back
+        self._spell = _Spell()
+        self._cold = True  # the next drafted round also pays for what was committed meanwhile
 
     @property
     def alone(self) -> float | None:
@@ -135,10 +171,11 @@ class Breaker:
                 self._left -= 1
                 return Choice.PAUSE
             self._probe()
+        elif len(self._alone) < self._needed:
+            return Choice.SAMPLE  # first, so that the first drafted round can be weighed
         elif self.state is BreakerState.DRAFTING:
             self._since_sample += 1
-            due = self.config.sample_every if len(self._alone) >= self._needed else 2
-            if self._since_sample >= due:
+            if self._since_sample >= self.config.sample_every:
                 self._since_sample = 0
                 return Choice.SAMPLE
         return Choice.DRAFT
@@ -148,67 +185,89 @@ class Breaker:
 
         choice: what ``admits`` said. seconds: of the whole round. tokens: emitted, for several
         requests their mean; a round that asked in vain emitted one, and its time counts in full.
-        first: of a request; it reads the prompt, which no other round does, so it is not compared.
+        first: of a request; it reads the prompt, which no other round does, and ``seconds`` are
+        then those of its proposal alone. They are weighed, but not compared.
         """
-        if first or tokens < 1:
+        if tokens < 1:
             return False
         if choice is not Choice.DRAFT:
-            self._alone.append(seconds)
+            if not first:
+                self._alone.append(seconds)
             return False
-        before = self.state
         alone = self.alone
-        if alone is not None:
-            self._excess += seconds - tokens * alone
-        if self._cold:
-            self._cold = False
+        if alone is None:
             return False
+        before, cold, self._cold = self.state, self._cold and not first, False
+        seconds += alone if first else 0.0
+        lost = min(seconds, alone * _STOPPED) - tokens * alone * (1 + self.config.margin)
+        self._debt = max(self._debt + lost, 0.0)
+        self._spell.add(tokens, seconds, lost)
+        if before is BreakerState.PAUSED:  # another request's round has ended drafting meanwhile
+            return False
+        if not first and not cold:
+            self._compare(seconds, tokens, alone)
+        if self.state is not BreakerState.PAUSED and self._loses(alone):
+            self._pause(alone, self._spell.seconds / self._spell.tokens)
+        return self.state is not before
+
+    def _compare(self, seconds: float, tokens: float, alone: float) -> None:
+        """Add a round that is like others to its block, and judge when that is full."""
         self._seconds += seconds
         self._tokens += tokens
         self._rounds += 1
-        if self._rounds >= self.config.block:
+        absurd = alone * (_ABSURD + _HOPELESS * tokens)
+        if len(self._costs) < self.config.least and seconds > absurd:
+            self._pause(alone, seconds / tokens)
+        elif self._rounds >= self.config.block:
             self._costs.append(self._seconds / self._tokens)
             self._seconds, self._tokens, self._rounds = 0.0, 0.0, 0
-            self._judge()
-        return self.state is not before
+            self._judge(alone)
+
+    def _loses(self, alone: float) -> bool:
+        """Whether the rounds of this spell, but for the worst, have lost too much."""
+        spell, lost = self._spell, self._spell.lost - self._spell.worst
+        if spell.rounds >= self.config.window * self.config.block:
+            return lost > 0
+        return spell.rounds >= _SOON and lost > (_HOPELESS - 1) * alone * spell.tokens
 
     @property
     def _needed(self) -> int:
         return min(_FIRST_SAMPLES, self.config.samples)
 
-    def _judge(self) -> None:
-        alone, costs = self.alone, self._costs
-        if alone is None:
-            return
+    def _judge(self, alone: float) -> None:
+        costs = self._costs
         if len(costs) < self.config.least:
             if min(costs) > alone * _HOPELESS:
-                self._pause(alone)
+                self._pause(alone, median(costs))
         elif median(costs) > alone * (1 + self.config.margin):
-            self._pause(alone)
+            self._pause(alone, median(costs))
         else:
             self.state = BreakerState.DRAFTING
-            self._excess = 0.0
-            if len(costs) == self.config.window:
+            if len(costs) == self.config.window and not self._debt:
                 self._failures = 0
 
-    def _pause(self, alone: float) -> None:
-        """Pause, long enough that what the attempts have lost stays within the budget.
+    def _pause(self, alone: float, cost: float) -> None:
+        """Pause since a token costs so much, long enough to stay within the budget.
 
         The first pause in a row is short whatever was lost, since it may have been one stall of the
         machine; what it leaves unpaid is owed by the next.
         """
+        self._costs.clear()
+        self._costs.append(cost)
         config = self.config
         doubled = min(config.first_pause << min(self._failures, 32), config.longest_pause)
         worth = config.budget * alone  # what one round of a pause pays back
-        owed = math.ceil(max(self._excess, 0.0) / worth) if worth and self._failures else 0
+        owed = math.ceil(self._debt / worth) if worth and self._failures else 0
         self.state = BreakerState.PAUSED
         self.pauses += 1
         self._failures += 1
         self._left = max(doubled, owed)
-        self._excess = max(self._excess - worth * self._left, 0.0)
+        self._debt = max(self._debt - worth * self._left, 0.0)
 
     def _probe(self) -> None:
         self.state = BreakerState.PROBING
         self._costs.clear()
         self._seconds, self._tokens, self._rounds = 0.0, 0.0, 0
         self._since_sample = 0
+        self._spell = _Spell()
         self._cold = True

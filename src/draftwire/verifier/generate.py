@@ -189,9 +189,10 @@ class Generation(Generic[Context], Iterator[Emission]):
     def _weigh(self, choice: Choice, seconds: float, tokens: int) -> None:
         """Tell the breaker of a finished round, and the user when that changes something."""
         breaker, report = self._breaker, self.report
-        if breaker is None or not breaker.finished(
-            choice, seconds, tokens, first=report.rounds == 1
-        ):
+        first = report.rounds == 1
+        if first:  # the target has read the prompt in it, which it does in any case
+            seconds = report.seconds.drafter + report.seconds.audit
+        if breaker is None or not breaker.finished(choice, seconds, tokens, first=first):
             return
         breaker_changed(breaker)
         if breaker.state is BreakerState.PAUSED:
@@ -223,7 +224,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         if self._policy is None or not self._drafted or depth < 1:
             drafting.skip()
             report.target_only_rounds += 1
-            self._choice = None
+            self._choice = None if self._breaker is None else Choice.SAMPLE
             return None
         if self._breaker is not None:
             # Before anything of this round is drawn, from rounds that are finished (law 4).
