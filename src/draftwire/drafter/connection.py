@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic
 
+from draftwire.drafter.counters import LeaseEnd
 from draftwire.drafter.engine import Context
 from draftwire.drafter.limits import Allowance
 from draftwire.drafter.propose import Draft
@@ -59,9 +60,10 @@ class Connection(Generic[Context]):
         event = self._link.filled(count, now)
         while event is not None:
             if isinstance(event, Received):
-                self._take(event)
+                self._take(event, now)
             elif isinstance(event, AgreedEvent):
-                self.roster = Roster(event.agreed)
+                yields = self._program.config.peer.silence_that_yields
+                self.roster = Roster(event.agreed, yield_seconds=yields)
             elif isinstance(event, Closed):
                 self._close(event)
             event = self._link.filled(0, now)
@@ -92,6 +94,14 @@ class Connection(Generic[Context]):
             self._push()
             self.closing = True
             self.free()
+
+    def lapse(self, now: float) -> int:
+        """End the sessions that were silent for their lease (P32); returns how many they were."""
+        if self.roster is None:
+            return 0
+        lapsed = self.roster.lapse(now, self._program.config.peer.lease_seconds)
+        self._end(lapsed)
+        return len(lapsed)
 
     def free(self) -> None:
         """End every session and close its context."""
@@ -149,9 +159,9 @@ class Connection(Generic[Context]):
         self.closing = True
         self.free()
 
-    def _take(self, received: Received) -> None:
+    def _take(self, received: Received, now: float) -> None:
         assert self.roster is not None  # the link lets nothing through before HELLO is agreed
-        todo = self.roster.receive(received.message)
+        todo = self.roster.receive(received.message, now)
         if todo.again:
             self._again(received.message.session, todo.parts)  # type: ignore[union-attr]
         else:
@@ -164,7 +174,12 @@ class Connection(Generic[Context]):
             return
         if todo.task is not None:
             self._begin(self.roster, todo.task)
-        for session in todo.ended:
+        self._end(todo.ended)
+        if todo.silent:
+            self._program.lapsed(len(todo.ended), LeaseEnd.GAVE_WAY)
+
+    def _end(self, sessions: tuple[int, ...]) -> None:
+        for session in sessions:
             self._ends.pop(session, None)
             self._program.withdraw(self, session)
             self._program.close_context(self, session)

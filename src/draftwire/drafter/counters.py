@@ -20,10 +20,10 @@ class TurnedAway(Enum):
 
 
 class LeaseEnd(Enum):
-    """Why a verifier that kept silent lost its agreed connection and its sessions."""
+    """Why a verifier that kept silent lost its agreed connection, or one session of it."""
 
     EXPIRED = "expired"  # silent for the whole lease
-    GAVE_WAY = "gave_way"  # the longest without a proposal, when another verifier needed the place
+    GAVE_WAY = "gave_way"  # the longest without a proposal, when another one needed the place
 
 
 @dataclass(slots=True)
@@ -36,8 +36,9 @@ class DrafterCounters:
     proposal. engine_failures: batches, and ends of contexts, that the engine answered with an
     exception. exhausted: times that nobody could be accepted, for want of descriptors or memory.
     batches, seconds: sizes of batches and the time they took. received, sent: bytes. leases: agreed
-    connections that were ended for their silence. found: protocol errors that ended a connection;
-    refused: those that concerned one session; told: those that verifiers found in ours.
+    connections that were ended for their silence; lapsed: single sessions. found: protocol errors
+    that ended a connection; refused: those that concerned one session; told: those that
+    verifiers found in ours.
     """
 
     connections: int = 0
@@ -58,6 +59,7 @@ class DrafterCounters:
     )
     turned_away: dict[TurnedAway, int] = field(default_factory=lambda: zeros(TurnedAway))
     leases: dict[LeaseEnd, int] = field(default_factory=lambda: zeros(LeaseEnd))
+    lapsed: dict[LeaseEnd, int] = field(default_factory=lambda: zeros(LeaseEnd))
     found: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))
     refused: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))
     told: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Protocol
 
 from draftwire.drafter.connection import Connection
-from draftwire.drafter.counters import DrafterCounters
+from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, Proposer, propose
 from draftwire.drafter.turns import Turn, Turns
 from draftwire.errors import ConfigurationError
 from draftwire.exact.words import ProposalWords
+from draftwire.journal import tell
 from draftwire.kernels.prepare import prepare
 from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.session.link import Link
@@ -35,7 +36,7 @@ from draftwire.wire.registry import (
 _LOG: Final = logging.getLogger(__name__)
 __all__ = ["Connection", "DrafterConfig", "DrafterProgram", "ProgramMaker", "drafter_hello"]
 
-_U32_MAX: Final = (1 << 32) - 1
+_LOOKS_A_LEASE: Final = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ class DrafterProgram(Generic[Context]):
         self._key = key
         self._entropy = entropy
         self._turns: Turns[Connection[Context]] = Turns(config.peer.feed_tokens, self._feed)
+        self._lapse_at = 0.0  # when silent sessions are looked for again
         self._drawing = 0  # proposals of the batch that is being drawn
 
     def warm_up(self) -> None:
@@ -227,8 +229,10 @@ class DrafterProgram(Generic[Context]):
     def draft(self) -> list[Connection[Context]]:
         """Draw the next batch, connections in turn; returns the connections that were answered.
 
-        Beside it a piece of a long prefix may be fed, whose task waits on.
+        Beside it a piece of a long prefix may be fed, whose task waits on. Sessions in which
+        nothing was asked for their lease end first.
         """
+        self._lapse()
         batch, piece = self._turns.take(self.config.max_batch)
         batch = [each for each in batch if self._wanted(*each)]
         if piece is not None and not self._wanted(*piece):
@@ -248,6 +252,24 @@ class DrafterProgram(Generic[Context]):
                 self._count(draft)
                 connection.answer(task, draft)
         return [connection for connection, _ in batch]
+
+    def lapsed(self, sessions: int, why: LeaseEnd) -> None:
+        """Sessions of a verifier that goes on were ended, since nothing was asked in them."""
+        self.counters.lapsed[why] += sessions
+        verb = "ends" if sessions == 1 else "end"
+        text = f"{sessions} session{'' if sessions == 1 else 's'} in which nothing is asked {verb}"
+        tell(_LOG, logging.INFO, "sessions_lapsed", text, why=why.value, sessions=sessions)
+
+    def _lapse(self) -> None:
+        """End silent sessions; looks no more often than a lease can tell apart."""
+        now = self._clock()
+        if now < self._lapse_at:
+            return
+        self._lapse_at = now + self.config.peer.lease_seconds / _LOOKS_A_LEASE
+        for connection in tuple(self.connections):
+            ended = connection.lapse(now)
+            if ended:
+                self.lapsed(ended, LeaseEnd.EXPIRED)
 
     def shut_down(self) -> None:
         """Decline what waits: this drafter is going away."""

@@ -59,6 +59,13 @@ DRAFTER: Final[tuple[Family[DrafterView], ...]] = (
         "why",
     ),
     Family(
+        "draftwire_drafter_sessions_lapsed",
+        _C,
+        "Sessions that were ended because nothing was asked in them, of verifiers that went on",
+        lambda v: by_name(v.counters.lapsed),
+        "why",
+    ),
+    Family(
         "draftwire_drafter_protocol_errors",
         _C,
         "Protocol errors that ended a connection, found here",

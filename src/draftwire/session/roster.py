@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,7 +28,8 @@ class Todo:
     """What a message asks of the program: bytes to send, a task to do, sessions that have ended.
 
     refused: the code of the ERROR in the bytes, where a session could not follow the message.
-    again: the bytes were sent before, and a retry asks for them once more.
+    again: the bytes were sent before, and a retry asks for them once more. silent: of the sessions
+    that have ended, whether one gave way because nothing had been asked in it for long.
     """
 
     parts: Parts = field(default_factory=list)
@@ -35,6 +37,7 @@ class Todo:
     ended: tuple[int, ...] = ()
     refused: ProtocolErrorCode | None = None
     again: bool = False
+    silent: bool = False
 
 
 class Roster:
@@ -42,15 +45,24 @@ class Roster:
 
     At most ``max_sessions`` of them, and one proposal in flight in each of ``max_slots`` slots, as
     agreed. A message that one session cannot follow is answered by an ERROR that names the
-    session; the others and the connection go on.
+    session; the others and the connection go on. A session in which nothing is asked for long ends
+    (P32): ``now`` is in seconds and never falls from one call to the next.
+
+    yield_seconds: without a STEP, after which a session makes way for another where there are as
+    many as may be.
     """
 
-    def __init__(self, agreed: Agreed, *, max_context: int = 0) -> None:
+    def __init__(
+        self, agreed: Agreed, *, max_context: int = 0, yield_seconds: float = math.inf
+    ) -> None:
         self.agreed = agreed
         self._max_context = max_context
+        self._yield_seconds = yield_seconds
         self._sessions: dict[int, AnsweringSession] = {}
         self._slots: dict[int, int] = {}  # slot -> the session whose STEP claimed it last
         self._ended: OrderedDict[int, int] = OrderedDict()  # id -> generation that was cancelled
+        self._asked: OrderedDict[int, float] = OrderedDict()  # id -> when its latest STEP came
+        self._lapsed: OrderedDict[int, int] = OrderedDict()  # id -> generation that was silent
 
     def __len__(self) -> int:
         """Sessions that are open."""
@@ -64,14 +76,14 @@ class Roster:
         """Return an open session; KeyError if there is none."""
         return self._sessions[session]
 
-    def receive(self, message: Message) -> Todo:
+    def receive(self, message: Message, now: float = 0.0) -> Todo:
         """Follow a message that names a session; never raises for what is in it."""
         if isinstance(message, ErrorMessage):
             return self._end(message.session)
         if not isinstance(message, _FOLLOWED):
             raise ValueError(f"{type(message).__name__} concerns no session")
         try:
-            return self._follow(message)
+            return self._follow(message, now)
         except ProtocolError as error:
             return Todo(self._error(message, error), refused=error.code)
 
@@ -94,6 +106,21 @@ class Roster:
         session = self._sessions.get(task.session)
         return session is not None and session.wants(task)
 
+    def lapse(self, now: float, seconds: float) -> tuple[int, ...]:
+        """End every session that has seen no STEP for so long and waits for no proposal (P32).
+
+        Returns their ids. A later STEP of one is refused as UNKNOWN_PREFIX.
+        """
+        lapsed = []
+        for session, asked_at in self._asked.items():
+            if now - asked_at < seconds:
+                break
+            if not self._sessions[session].busy:
+                lapsed.append(session)
+        for session in lapsed:
+            self._lapse(session)
+        return tuple(lapsed)
+
     def close(self) -> tuple[int, ...]:
         """End every session: the connection is gone. Returns their ids."""
         ended = tuple(self._sessions)
@@ -101,11 +128,12 @@ class Roster:
             session.end()
         self._sessions.clear()
         self._slots.clear()
+        self._asked.clear()
         return ended
 
-    def _follow(self, message: Step | Commit | Reset | Cancel) -> Todo:
+    def _follow(self, message: Step | Commit | Reset | Cancel, now: float) -> Todo:
         if isinstance(message, Step):
-            return self._step(message)
+            return self._step(message, now)
         session = self._sessions.get(message.session)
         if session is None:
             return Todo()  # ended already: late, and nothing to be said
@@ -117,30 +145,58 @@ class Roster:
             return self._forget(message.session, message.generation)
         return Todo()
 
-    def _step(self, step: Step) -> Todo:
+    def _step(self, step: Step, now: float) -> Todo:
         if self._ended.get(step.session, 0) >= step.generation:
             return Todo()  # asked before the CANCEL that overtook it
+        if self._lapsed.get(step.session, 0) >= step.generation:
+            # Not even its first STEP once more: what it was answered is not here any more (P16).
+            raise ProtocolError(
+                ProtocolErrorCode.UNKNOWN_PREFIX, "the session was silent", field="generation"
+            )
         session = self._sessions.get(step.session)
-        opened = session is None
+        opened, yields = session is None, None
         if session is None:
-            session = self._new(step)
+            yields = self._room(now)
+            session = AnsweringSession(step.session, self.agreed, max_context=self._max_context)
         self._check_slot(step)
         again = step.round == session.round and step.generation == session.generation
         answer = session.apply(step)
+        ended: tuple[int, ...] = ()
+        if yields is not None:
+            self._lapse(yields)
+            ended = (yields,)
         if opened:
             self._sessions[step.session] = session
+        self._asked[step.session] = now
+        self._asked.move_to_end(step.session)
         if session.slot == step.slot:
             self._slots[step.slot] = step.session
-        return Todo(task=answer) if isinstance(answer, DraftTask) else Todo(answer, again=again)
+        if isinstance(answer, DraftTask):
+            return Todo(task=answer, ended=ended, silent=bool(ended))
+        return Todo(answer, again=again, ended=ended, silent=bool(ended))
 
-    def _new(self, step: Step) -> AnsweringSession:
-        if len(self._sessions) >= self.agreed.max_sessions:
-            raise ProtocolError(
-                ProtocolErrorCode.LIMIT_EXCEEDED,
-                f"{self.agreed.max_sessions} sessions are open already",
-                field="max_sessions",
-            )
-        return AnsweringSession(step.session, self.agreed, max_context=self._max_context)
+    def _room(self, now: float) -> int | None:
+        """Return the session that makes way for a new one; None = there is room without that."""
+        if len(self._sessions) < self.agreed.max_sessions:
+            return None
+        for session, asked_at in self._asked.items():
+            if now - asked_at < self._yield_seconds:
+                break
+            if not self._sessions[session].busy:
+                return session
+        raise ProtocolError(
+            ProtocolErrorCode.LIMIT_EXCEEDED,
+            f"{self.agreed.max_sessions} sessions are open already",
+            field="max_sessions",
+        )
+
+    def _lapse(self, session_id: int) -> None:
+        """End a session for its silence; its verifier may open another generation of it."""
+        session = self._sessions[session_id]
+        generation = session.generation
+        session.end()
+        self._drop(session_id)
+        self._remember(self._lapsed, session_id, generation)
 
     def _check_slot(self, step: Step) -> None:
         """Refuse a slot in which another session waits; one not agreed came no further (P31)."""
@@ -161,12 +217,19 @@ class Roster:
         return self._forget(session_id, session.generation)
 
     def _forget(self, session_id: int, generation: int) -> Todo:
-        self._sessions.pop(session_id, None)
-        self._slots = {slot: owner for slot, owner in self._slots.items() if owner != session_id}
-        self._ended[session_id] = generation
-        while len(self._ended) > self.agreed.max_sessions:
-            self._ended.popitem(last=False)
+        self._drop(session_id)
+        self._remember(self._ended, session_id, generation)
         return Todo(ended=(session_id,))
+
+    def _drop(self, session_id: int) -> None:
+        self._sessions.pop(session_id, None)
+        self._asked.pop(session_id, None)
+        self._slots = {slot: owner for slot, owner in self._slots.items() if owner != session_id}
+
+    def _remember(self, which: OrderedDict[int, int], session_id: int, generation: int) -> None:
+        which[session_id] = generation
+        while len(which) > self.agreed.max_sessions:
+            which.popitem(last=False)
 
     def _error(self, message: Step | Commit | Reset | Cancel, error: ProtocolError) -> Parts:
         refusal = ErrorMessage(

@@ -1,0 +1,168 @@
+"""Sessions in which nothing is asked any more end, though their verifier lives (P32)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from draftwire.drafter.limits import PeerLimits
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.errors import ProtocolErrorCode
+from draftwire.session.proposal import Proposal
+from draftwire.session.reasons import DropReason
+from draftwire.session.roster import Roster
+from draftwire.verifier.client import ClientRequest, DraftClient
+from draftwire.verifier.drafting import Miss
+from draftwire.verifier.hello import verifier_hello
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout, Outcome, Status
+from tests.paths import Clock, MemoryChannel, MemoryPair
+from tests.session.joined import SPARSE, Joined, agreement, error_of, unpacked
+from toys.models import ToyDrafter, ToyTarget, mixed
+
+V = 11
+POLICY = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=5)
+LEASE, YIELD = 100.0, 10.0
+
+
+class Bench:
+    """A drafter with a clock of its own, and one verifier whose requests may be forgotten."""
+
+    def __init__(self, clock: Clock, most: int) -> None:
+        self.clock = clock
+        self.engine = ToyDrafter(mixed(V, 1), V)
+        limits = PeerLimits(lease_seconds=LEASE, yield_seconds=YIELD)
+        config = DrafterConfig(max_sessions=most, max_slots=most, peer=limits)
+        self.program = DrafterProgram(self.engine, config, clock=clock)
+        pair = MemoryPair()
+        self.client = DraftClient(
+            lambda until: MemoryChannel(self.program, pair, clock),  # type: ignore[arg-type]
+            verifier_hello(ToyTarget(mixed(V, 1), V), max_sessions=most),
+            deadline=20.0,
+            connect_timeout=1.0,
+            clock=clock,
+        )
+
+    def round(self, request: ClientRequest) -> Proposal | Miss:
+        """Ask once, and commit another token than the first draft."""
+        found = request.propose(POLICY)
+        if isinstance(found, Proposal):
+            request.commit(Outcome.CORRECTION, 0, [(found.tokens[0] + 1) % V])
+        else:
+            request.commit(Outcome.TARGET_ONLY, 0, [0])
+        return found
+
+    def forget(self, request: ClientRequest) -> None:
+        """The request is lost inside the verifier: nobody closes it, and its slot is free there."""
+        del self.client._requests[request.asking.session]
+
+    def lapsed(self) -> dict[str, int]:
+        return {why.value: n for why, n in self.program.counters.lapsed.items()}
+
+
+@contextmanager
+def bench(most: int = 3) -> Iterator[Bench]:
+    made = Bench(Clock(), most)
+    with made.client:
+        yield made
+
+
+def test_a_verifier_that_leaks_sessions_holds_no_more_contexts_than_agreed() -> None:
+    """A hundred requests are forgotten; each new one takes the place of the oldest."""
+    with bench(3) as at:
+        for number in range(100):
+            at.clock.now += YIELD
+            request = at.client.open((1, 2, number % V), number)
+            assert isinstance(at.round(request), Proposal)
+            at.forget(request)
+            assert at.program.open_sessions == len(at.engine.contexts) == min(number + 1, 3)
+        assert at.lapsed() == {"expired": 0, "gave_way": 97}
+
+
+def test_a_session_in_use_makes_way_for_nobody() -> None:
+    with bench(2) as at:
+        used, forgotten = (at.client.open((1, number), number) for number in (1, 2))
+        for request in (used, forgotten):
+            assert isinstance(at.round(request), Proposal)
+        at.forget(forgotten)
+        at.clock.now += YIELD
+        assert isinstance(at.round(used), Proposal)
+        assert isinstance(at.round(at.client.open((1, 3), 3)), Proposal)
+        generation = used.generation
+        assert isinstance(at.round(used), Proposal)
+        assert used.generation == generation
+        assert at.lapsed() == {"expired": 0, "gave_way": 1}
+
+
+def test_before_its_time_nothing_makes_way() -> None:
+    with bench(1) as at:
+        first = at.client.open((1,), 1)
+        assert isinstance(at.round(first), Proposal)
+        at.forget(first)
+        at.clock.now += YIELD * 0.9
+        second = at.client.open((1, 3), 3)
+        refused = at.round(second)
+        assert isinstance(refused, Miss) and refused.reason is DropReason.REFUSED
+        at.clock.now += YIELD * 0.1
+        while not isinstance(at.round(second), Proposal):
+            pass
+        assert at.lapsed() == {"expired": 0, "gave_way": 1}
+
+
+def test_the_lease_of_a_session_is_not_renewed_by_ping() -> None:
+    """And one that goes on after all loses one round, and then has the same prefix again."""
+    with bench(3) as at:
+        request, other = at.client.open((1,), 1), at.client.open((2,), 2)
+        assert isinstance(at.round(request), Proposal)
+        for _ in range(int(LEASE / 5) + 1):
+            at.clock.now += 5.0
+            at.client.ping()
+            assert isinstance(at.round(other), Proposal)
+        assert at.program.open_sessions == len(at.engine.contexts) == 1
+        assert at.lapsed() == {"expired": 1, "gave_way": 0}
+        lost = at.round(request)
+        assert isinstance(lost, Miss) and lost.reason is DropReason.LOST_STATE
+        found = at.round(request)
+        assert isinstance(found, Proposal) and request.generation == 2
+        assert at.program.open_sessions == 2
+
+
+def test_a_proposal_that_is_owed_keeps_its_session() -> None:
+    joined = Joined()
+    roster = Roster(agreement(max_sessions=1), yield_seconds=YIELD)
+    task = roster.receive(joined.asking.ask(SPARSE, 0.0, 1.0), 0.0).task
+    assert task is not None
+    assert roster.lapse(10 * LEASE, LEASE) == ()
+    roster.decline(task, Status.NO_SLOT)
+    assert roster.lapse(10 * LEASE, LEASE) == (joined.asking.session,)
+    assert not len(roster)
+
+
+def test_nothing_of_a_lapsed_generation_is_drawn_again() -> None:
+    """Its opening STEP once more would be answered by a second q under one key (law 2)."""
+    joined = Joined()
+    roster = Roster(agreement(), yield_seconds=YIELD)
+    step = joined.asking.ask(SPARSE, 0.0, 1.0)
+    task = roster.receive(step, 0.0).task
+    assert task is not None
+    roster.decline(task, Status.NO_SLOT)
+    assert roster.lapse(LEASE, LEASE)
+    todo = roster.receive(step, LEASE)
+    assert todo.task is None and todo.refused is ProtocolErrorCode.UNKNOWN_PREFIX
+    assert error_of(list(unpacked(todo.parts, agreement()))) is ProtocolErrorCode.UNKNOWN_PREFIX
+
+
+def test_a_step_that_is_refused_displaces_nobody() -> None:
+    first, second = Joined(), Joined()
+    roster = Roster(agreement(max_sessions=1), yield_seconds=YIELD)
+    task = roster.receive(first.asking.ask(SPARSE, 0.0, 1.0), 0.0).task
+    assert task is not None
+    roster.decline(task, Status.NO_SLOT)
+    step = second.asking.ask(SPARSE, 0.0, 1.0)
+    wrong = replace(step, session=step.session + 1, prefix_digest=bytes(16))
+    todo = roster.receive(wrong, 10 * YIELD)
+    assert todo.refused is ProtocolErrorCode.WRONG_DIGEST and not todo.ended
+    assert len(roster) == 1
+    todo = roster.receive(replace(step, session=step.session + 1), 10 * YIELD)
+    assert todo.silent and todo.ended == (step.session,) and todo.task is not None
