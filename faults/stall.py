@@ -4,9 +4,13 @@ Many rounds, each hit: the drafter, a process of its own with rounds of a quarte
 is killed (-9) or stopped (SIGSTOP) in the middle of one. Measured is that round, from the question
 to its end without a proposal; a round before it that nothing hits shows what it would have taken. A
 round that was through before the blow came has not been hit: it is counted, and another one is hit.
-These are seconds of a real clock: on a machine that is busy with something else they say how busy
-it is. (In virtual time the bound is exact, in every cell of the matrix.) Beside it, in turns: a
-socket that nobody writes to, with the same timeout, which is what the machine makes of any wait.
+
+These are seconds of a real clock, and a busy machine makes any wait late. So witnesses, processes
+of their own, wait beside every round, from the same moment on and as long, on sockets that nobody
+writes to. What they say decides which rounds count, never what the rounds took: where one of them
+is late by more than a tenth itself the machine has spoiled the measurement, which is said and made
+again. Where a round is late and its witnesses are not, as many are measured as a 99th percentile
+takes. (In virtual time the bound is exact, in every cell of the matrix.)
 """
 
 from __future__ import annotations
@@ -14,9 +18,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
@@ -27,6 +32,7 @@ from draftwire.drafter.program import DrafterConfig
 from draftwire.transport.tcp import Address
 from draftwire.verifier.drafting import Miss
 from draftwire.verifier.remote import RemoteDrafter
+from draftwire.verifier.request import ClientRequest
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome
 from faults import models, processes
@@ -35,22 +41,99 @@ from toys.models import ToyContext, ToyDrafter
 DEADLINE: Final = 0.25
 MOST: Final = 1.1
 """Of the deadline, at the 99th percentile."""
+TRIES: Final = 4
+"""Measurements at most for each that is wanted: a machine that spoils the others shows nothing."""
+PERCENTILE: Final = 100
+"""Rounds of which one may be late at the 99th percentile."""
+WITNESSES: Final = 3
 PASS: Final = 0.0125  # seconds of a pass of the drafter; a round has four
 HIT_AFTER: Final = 0.02  # seconds from the question
 _POLICY: Final = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=8)
 _START_SECONDS: Final = 20.0
 
 
+@dataclass(frozen=True)
+class Round:
+    """One round in seconds, and the longest wait of a witness. lost: it had no proposal."""
+
+    seconds: float
+    lost: bool
+    bare: float
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether the machine made a witness late as well."""
+        return self.bare > MOST * DEADLINE
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A round that nothing hits, and the one after it that is hit; None = it was not come to."""
+
+    free: Round
+    hit: Round | None = None
+
+
 @dataclass
 class Stalls:
-    """The seconds of every round that was hit."""
+    """What was measured. wanted: rounds that were hit, and whose witnesses were not late."""
 
     how: str
-    seconds: list[float] = field(default_factory=list)
-    free: list[float] = field(default_factory=list)  # of rounds that nothing hit
-    escaped: int = 0  # rounds that were through before they were hit
-    wrong: int = 0  # rounds without a proposal that nothing hit
-    bare: list[float] = field(default_factory=list)  # of a bare wait of the same length
+    wanted: int
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of every round whose drafter was not heard in time, and that the machine did not spoil.
+
+        One that nothing hit is among them: to its caller it is the same.
+        """
+        rounds = [each for trial in self.trials for each in (trial.free, trial.hit)]
+        return [each.seconds for each in rounds if each and each.lost and not each.spoiled]
+
+    @property
+    def hit(self) -> int:
+        """Rounds that were hit, lost and not spoiled."""
+        hits = (trial.hit for trial in self.trials)
+        return sum(each is not None and each.lost and not each.spoiled for each in hits)
+
+    @property
+    def escaped(self) -> int:
+        """Rounds that were through before they were hit."""
+        return sum(trial.hit is not None and not trial.hit.lost for trial in self.trials)
+
+    @property
+    def late(self) -> int:
+        """Rounds that nothing hit, lost though their witnesses were in time."""
+        return sum(trial.free.lost and not trial.free.spoiled for trial in self.trials)
+
+    @property
+    def spoiled(self) -> int:
+        """Measurements in which a witness was late."""
+        return sum(t.free.spoiled or (t.hit is not None and t.hit.spoiled) for t in self.trials)
+
+    @property
+    def free(self) -> list[float]:
+        """The seconds of rounds that nothing hit."""
+        return [trial.free.seconds for trial in self.trials]
+
+    @property
+    def bare(self) -> list[float]:
+        """The seconds of the witnesses' longest wait beside each round."""
+        rounds = [each for trial in self.trials for each in (trial.free, trial.hit)]
+        return [each.bare for each in rounds if each]
+
+    @property
+    def over(self) -> int:
+        """Rounds that took too long, their witnesses in time."""
+        return sum(seconds > MOST * DEADLINE for seconds in self.seconds)
+
+    @property
+    def enough(self) -> bool:
+        """Whether what was wanted is there, or cannot be had, or nothing more would change it."""
+        wanted = max(self.wanted, PERCENTILE) if self.over else self.wanted
+        broken = self.over > wanted // PERCENTILE
+        return broken or self.hit >= wanted or len(self.trials) >= TRIES * wanted
 
     @property
     def p99(self) -> float:
@@ -58,10 +141,23 @@ class Stalls:
         return percentile(self.seconds)
 
     @property
+    def verdict(self) -> str:
+        """Whether the promise holds: "held", "FAIL", or "NOT MEASURED" where that was not seen.
+
+        It is broken by rounds that took too long with their witnesses in time, and not shown by a
+        drafter whose rounds are slow by themselves, or mostly through before they are hit.
+        """
+        if self.seconds and self.p99 > MOST * DEADLINE:
+            return "FAIL"
+        if self.hit < self.wanted:
+            return "NOT MEASURED"
+        fast = percentile(self.free, 50) < DEADLINE / 2 and self.escaped < self.hit
+        return "held" if fast else "NOT MEASURED"
+
+    @property
     def met(self) -> bool:
-        """Whether the promise holds."""
-        hit = len(self.seconds) > self.escaped and percentile(self.free, 50) < DEADLINE / 2
-        return hit and not self.wrong and self.p99 <= MOST * DEADLINE
+        """Whether the promise was seen to hold."""
+        return self.verdict == "held"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, in milliseconds."""
@@ -69,38 +165,84 @@ class Stalls:
             "drafter": self.how,
             "rounds": len(self.seconds),
             "deadline": DEADLINE * 1e3,
-            "p99": round(self.p99 * 1e3, 2),
-            "longest": round(max(self.seconds) * 1e3, 2),
-            "not hit, p50": round(percentile(self.free, 50) * 1e3, 2),
+            "p99": _ms(percentile(self.seconds)),
+            "longest": _ms(max(self.seconds, default=0.0)),
+            "not hit, p50": _ms(percentile(self.free, 50)),
+            "bare wait, p99": _ms(percentile(self.bare)),
             "through before": self.escaped,
+            "late, not hit": self.late,
+            "spoiled by the machine": self.spoiled,
+            "verdict": self.verdict,
             "held": self.met,
         }
 
     def line(self) -> str:
         """What is printed."""
+        said = [
+            (self.spoiled, "measured again, for a bare wait beside it was late"),
+            (self.late, "late that nothing hit"),
+            (self.escaped, "through before the blow"),
+        ]
+        more = "".join(f"; {count} {what}" for count, what in said if count)
         return (
-            f"drafter {self.how} in {len(self.seconds)} rounds, deadline {DEADLINE * 1e3:.0f} ms:"
-            f" p50 {np.median(self.seconds) * 1e3:.1f} ms, p99 {self.p99 * 1e3:.1f} ms,"
-            f" longest {max(self.seconds) * 1e3:.1f} ms (not hit: p50"
-            f" {percentile(self.free, 50) * 1e3:.1f} ms; a bare wait: p99"
-            f" {percentile(self.bare) * 1e3:.1f} ms): {'held' if self.met else 'FAIL'}"
+            f"drafter {self.how} in {self.hit} rounds, deadline {DEADLINE * 1e3:.0f} ms:"
+            f" p50 {_ms(percentile(self.seconds, 50))} ms, p99 {_ms(percentile(self.seconds))} ms,"
+            f" longest {_ms(max(self.seconds, default=0.0))} ms (not hit: p50"
+            f" {_ms(percentile(self.free, 50))} ms; a bare wait: p99"
+            f" {_ms(percentile(self.bare))} ms{more}):"
+            f" {self.verdict}"
         )
 
 
 def percentile(seconds: Sequence[float], share: int = 99) -> float:
-    """Return the smallest of the values that so many of 100 do not exceed."""
-    return sorted(seconds)[-(-share * len(seconds) // 100) - 1]
+    """Return the smallest of the values that so many of 100 do not exceed; of none, 0."""
+    return sorted(seconds)[-(-share * len(seconds) // 100) - 1] if seconds else 0.0
 
 
-def bare_wait() -> float:
-    """Return the seconds that a wait of the deadline takes on a socket that stays silent."""
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 1)
+
+
+class Witnesses:
+    """Processes that wait for a deadline beside a round, on sockets that stay silent."""
+
+    def __init__(self, told: Sequence[Connection]) -> None:
+        """Made by :func:`witnesses`."""
+        self._told = told
+
+    def begin(self, began: float) -> None:
+        """Let them wait, from this moment of ``perf_counter`` on."""
+        for each in self._told:
+            each.send(began)
+
+    def end(self) -> float:
+        """Return the seconds that the longest of their waits took."""
+        return max([float(each.recv()) for each in self._told])
+
+
+@contextmanager
+def witnesses() -> Iterator[Witnesses]:
+    """Keep some."""
+    with ExitStack() as held:
+        told = []
+        for _ in range(WITNESSES):
+            ours, theirs = processes.FORK.Pipe()
+            held.callback(ours.close)
+            held.callback(processes.kill, processes.start(_bear_witness, theirs))
+            theirs.close()
+            told.append(ours)
+        yield Witnesses(told)
+
+
+def _bear_witness(told: Connection) -> None:
     one, other = socket.socketpair()
     with one, other:
-        one.settimeout(DEADLINE)
-        began = time.perf_counter()
-        with suppress(TimeoutError):
-            one.recv(1)
-        return time.perf_counter() - began
+        while True:
+            began = told.recv()
+            one.settimeout(max(began + DEADLINE - time.perf_counter(), 1e-6))
+            with suppress(TimeoutError):
+                one.recv(1)
+            told.send(time.perf_counter() - began)
 
 
 @dataclass
@@ -114,43 +256,43 @@ class Slow(ToyDrafter):
 
 
 def measure(how: str, rounds: int) -> Stalls:
-    """Hit so many rounds; how: ``killed`` or ``stopped``."""
+    """Hit so many rounds, and more where the machine spoils some; how: ``killed``, ``stopped``."""
     hit: Callable[[BaseProcess], None] = _kill if how == "killed" else processes.pause
-    stalls = Stalls(how)
+    stalls = Stalls(how, rounds)
     address = processes.free_address()
-    while len(stalls.seconds) < rounds and stalls.escaped + stalls.wrong <= rounds:
-        child = processes.start(processes.run_drafter, _slow(), DrafterConfig(), address)
-        try:
-            _one(address, child, hit, stalls)
-        finally:
-            processes.kill(child)
-        stalls.bare.append(bare_wait())
+    with witnesses() as beside:
+        while not stalls.enough:
+            child = processes.start(processes.run_drafter, _slow(), DrafterConfig(), address)
+            try:
+                stalls.trials.append(_trial(address, child, hit, beside))
+            finally:
+                processes.kill(child)
     return stalls
 
 
-def _one(
-    address: Address, child: BaseProcess, hit: Callable[[BaseProcess], None], stalls: Stalls
-) -> None:
+def _trial(
+    address: Address, child: BaseProcess, hit: Callable[[BaseProcess], None], beside: Witnesses
+) -> Trial:
     with RemoteDrafter(address, models.target(), deadline=DEADLINE) as drafter:
         _connect(drafter)
         request = drafter.open((1, 2, 3), 7)
-        began = time.perf_counter()
-        free = request.propose(_POLICY)
-        stalls.free.append(time.perf_counter() - began)
-        if isinstance(free, Miss):
-            stalls.wrong += 1
-            return
+        free = _round(request, beside)
+        if free.lost:
+            return Trial(free)
         request.commit(Outcome.CORRECTION, 0, [5])
         timer = threading.Timer(HIT_AFTER, hit, [child])
         timer.start()
-        began = time.perf_counter()
-        ended = request.propose(_POLICY)
-        seconds = time.perf_counter() - began
+        struck = _round(request, beside)
         timer.join()
-        if isinstance(ended, Miss):
-            stalls.seconds.append(seconds)
-        else:
-            stalls.escaped += 1
+        return Trial(free, struck)
+
+
+def _round(request: ClientRequest, beside: Witnesses) -> Round:
+    began = time.perf_counter()
+    beside.begin(began)
+    ended = request.propose(_POLICY)
+    seconds = time.perf_counter() - began
+    return Round(seconds, isinstance(ended, Miss), beside.end())
 
 
 def _kill(child: BaseProcess) -> None:
