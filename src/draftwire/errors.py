@@ -9,6 +9,7 @@
     ├── ArithmeticRefusalError      weights, logits or counts that A1-A22 refuse   (carries a code)
     ├── ProtocolError               what a peer sent breaks the protocol           (carries a code)
     │   └── RemoteError             the peer says that *we* broke it               (carries a code)
+    ├── ReleasedError               a q is read whose round is over: a bug of the caller
     ├── DrafterUnavailableError     no usable proposal; the round goes on target-only
     └── TransportError              a port in use, an address that cannot be reached
 
@@ -153,6 +154,10 @@ class ProtocolError(DraftwireError):
 
 class RemoteError(ProtocolError):
     """The peer answered with an ERROR message: in its eyes, what we sent breaks the protocol."""
+
+
+class ReleasedError(DraftwireError):
+    """A dense q is read after its round was committed or dropped; its memory is another reply's."""
 
 
 class DrafterUnavailableError(DraftwireError):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.errors import ConfigurationError
+from draftwire.errors import ConfigurationError, ReleasedError
 from draftwire.session.slots import SlotState
 from draftwire.session.staging import ReplySlots, SlotPlan
 from draftwire.verifier.drafting import Miss, MissReason
@@ -16,6 +16,7 @@ from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, Outcome
+from tests.conftest import POISON
 from tests.paths import drafting
 from toys.models import ToyDrafter, ToyTarget, mixed
 
@@ -86,7 +87,7 @@ def test_a_dense_proposal_lies_in_its_slot_until_its_round_is_over() -> None:
                     for row in proposal.rows
                 )
             used = [s.state for s in slots._slots if s.state is not SlotState.FREE]
-            assert used == [SlotState.CONSUMED] * 4 and len(bases) == len(slots)
+            assert used == [SlotState.READY] * 4 and len(bases) == len(slots)
             for request, proposal in zip(requests, proposals, strict=True):
                 assert not isinstance(proposal, Miss)
                 request.commit(Outcome.BONUS, 4, [*proposal.tokens, 1])
@@ -113,3 +114,40 @@ def test_a_request_more_than_the_slots_were_planned_for_is_target_only() -> None
             second.asking.ask(replace(DENSE, depth=3), 0.0, 1.0)
         refused = second.propose(DENSE)
         assert isinstance(refused, Miss) and refused.reason is MissReason.NO_SLOT
+
+
+@pytest.mark.parametrize("ends", ["committed", "given up", "reset", "closed"])
+def test_a_dense_row_is_not_read_when_its_round_is_over(ends: str) -> None:
+    """Not by its row; an array that was taken out of it is spoiled in every test of this suite."""
+    target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1), V)
+    with drafting("memory", engine, target) as client:
+        request = client.open((1, 2), 7)
+        proposal = request.propose(DENSE)
+        assert not isinstance(proposal, Miss)
+        taken = [row.counts for row in proposal.rows]
+        assert [int(counts.sum()) for counts in taken] == [1 << 24] * 4
+        match ends:
+            case "committed":
+                request.commit(Outcome.BONUS, 4, [*proposal.tokens, 1])
+            case "given up":
+                request.asking.give_up()
+            case "reset":
+                request.asking.reset()
+            case _:
+                request.close()
+        for row, counts in zip(proposal.rows, taken, strict=True):
+            with pytest.raises(ReleasedError):
+                row.of(0)
+            assert (counts == POISON).all()
+
+
+def test_a_sparse_row_stays_when_its_round_is_over() -> None:
+    """It has memory of its own, whatever the slots are for."""
+    target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1), V)
+    with drafting("memory", engine, target) as client:
+        request = client.open((1, 2), 7)
+        proposal = request.propose(ProposalPolicy(Layout.SPARSE, 4, 1.0, support=4))
+        assert not isinstance(proposal, Miss)
+        before = [row.exact() for row in proposal.rows]
+        request.commit(Outcome.BONUS, 4, [*proposal.tokens, 1])
+        assert [row.exact() for row in proposal.rows] == before

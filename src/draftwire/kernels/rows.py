@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from draftwire.errors import ArithmeticRefusalError, RefusalCode
+from draftwire.errors import ArithmeticRefusalError, RefusalCode, ReleasedError
 from draftwire.exact.counts import TICKETS, Counts
 from draftwire.wire.values import quickly_made
 
@@ -24,7 +24,8 @@ class QRow:
     (n,) strictly ascending in [0, vocab_size) beside counts int32 (n,), one at least each. The
     counts sum to 2^24. Whoever makes a row answers for that: a quantiser by construction, a decoder
     by checking (P14).
-    Errors: ArithmeticRefusalError OUT_OF_RANGE where the shapes do not fit.
+    Errors: ArithmeticRefusalError OUT_OF_RANGE where the shapes do not fit; ReleasedError where
+    counts are read of a row that was withdrawn.
     """
 
     vocab_size: int
@@ -39,6 +40,21 @@ class QRow:
                 RefusalCode.OUT_OF_RANGE,
                 f"{self.counts.shape} counts do not fit {width} of {self.vocab_size} ids",
             )
+
+    def withdraw(self) -> None:
+        """Let nobody read the counts any more: their memory is about to be another row's.
+
+        An array that was taken out of the row before is not withdrawn.
+        """
+        object.__delattr__(self, "counts")
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say why there are no counts; called for what is not there, and so at no cost."""
+            if name == "counts":
+                raise ReleasedError("this q lay in the slot of a round that is over")
+            raise AttributeError(name)
 
     @classmethod
     def of_counts(cls, counts: Counts, *, dense: bool) -> QRow:

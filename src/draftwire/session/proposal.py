@@ -79,7 +79,8 @@ class Proposal:
     """K drafts with the K q's they were drawn from: whole, validated and audited.
 
     tokens[i] stands at ``first_position + i``; rows[i] is its q. Dense rows may lie in the slot of
-    their round: read them until it is committed or dropped, and copy what is to stay.
+    their round: read them until it is committed or dropped, and copy what is to stay. Afterwards
+    they raise ReleasedError; an array taken out of one before does not, and holds another reply.
     """
 
     tokens: tuple[int, ...]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
+from draftwire.kernels.rows import QRow
 from draftwire.session.slots import Claim, Slots
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.registry import LayoutSet
@@ -82,6 +84,7 @@ class ReplySlots(Slots[Stage]):
         self.requests = None if plan is None else plan.requests
         self.depth = None if plan is None else plan.depth
         self._shape = (plan, width)
+        self.staged = width > 0  # whether dense replies lie in the slots
 
     @classmethod
     def planned(
@@ -120,6 +123,7 @@ class Hold:
         """Begin without a slot."""
         self.slots = slots
         self._held: tuple[ReplySlots, Claim] | None = None
+        self._lent: Sequence[QRow] = ()  # rows that lie in the slot, and that others read
 
     def require_room(self, depth: int) -> None:
         """Raise ConfigurationError for a proposal that is deeper than the slots."""
@@ -141,25 +145,29 @@ class Hold:
             raise _another()
         return stage.out(depth)
 
-    def publish(self) -> None:
-        """The reply is whole and valid, and the session's caller consumes it from now on."""
+    def publish(self, rows: Sequence[QRow]) -> None:
+        """The reply is whole and valid, and the session's caller reads its rows from now on."""
         slots, claim = self._require_held()
-        if not slots.publish(claim) or slots.consume(claim) is None:
+        if not slots.publish(claim):
             raise _another()
+        if slots.staged:
+            self._lent = [row for row in rows if row.ids is None]
 
     def give_up(self) -> None:
-        """The round is over without a proposal; the slot is given back under a new generation."""
-        if self._held is not None:
-            slots, claim = self._held
-            slots.time_out(claim)
-            self.release()
+        """The round is over without a proposal, or without one that is used."""
+        self._end(Slots.give_up)
 
     def release(self) -> None:
-        """The consumer is done, if there was one."""
-        if self._held is not None:
-            slots, claim = self._held
-            slots.release(claim)
-            self._held = None
+        """The consumer of the proposal is done."""
+        self._end(Slots.release)
+
+    def _end(self, how: Callable[[ReplySlots, Claim], bool]) -> None:
+        if self._held is None:
+            return
+        for row in self._lent:  # before the slot is another round's
+            row.withdraw()
+        how(*self._held)
+        self._held, self._lent = None, ()
 
     def _require_held(self) -> tuple[ReplySlots, Claim]:
         if self._held is None:

@@ -181,7 +181,7 @@ class Taking:
 
     def _whole(self, flight: Flight, now: float) -> Proposal:
         self._audit_draws(flight)
-        self._hold.publish()
+        self._hold.publish(flight.rows)
         self.state = advance(self.state, Input.COMPLETE)
         self._held.shown(self.generation, self.round, len(self._prefix))
         self.round_trip = now - flight.asked_at

@@ -1,0 +1,260 @@
+"""Sessions over shared slots: every order of events to the end, and the mutants it must catch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftwire.errors import ReleasedError
+from draftwire.kernels.rows import QRow
+from draftwire.session.asking import AskingSession
+from draftwire.session.flight import Flight
+from draftwire.session.proposal import Dropped
+from draftwire.session.reasons import DropReason
+from draftwire.session.slots import SLOT_TRANSITIONS, SlotInput, Slots, SlotState, _Slot
+from draftwire.session.staging import Hold, ReplySlots
+from draftwire.session.taking import Taking
+from tests.session.slot_replies import WHOLE
+from tests.session.slot_worlds import BrokenInvariantError, Explored, Move, World, explore
+
+CONTENDED = frozenset({"ask", "give up", "accept", "cancel", "open", WHOLE, f"end of {WHOLE}"})
+"""What happens among three sessions that share two slots."""
+
+
+@cache
+def two_sessions() -> tuple[Explored, frozenset[tuple[SlotState, SlotInput]]]:
+    """All that can become of two sessions over two slots; and what was seen to happen to slots."""
+    happened: set[tuple[SlotState, SlotInput]] = set()
+    move = Slots._move
+
+    def seen(self: Slots[Any], slot: _Slot[Any], what: SlotInput) -> bool:
+        state = slot.state
+        moved = move(self, slot, what)
+        if moved:
+            happened.add((state, what))
+        return moved
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Slots, "_move", seen)
+        return explore(World()), frozenset(happened)
+
+
+def test_two_sessions_over_two_slots_keep_every_invariant_whatever_happens() -> None:
+    """The search ends by itself: nothing leads out of the states that it has entered."""
+    found, _ = two_sessions()
+    assert len(found.ways) > 500
+
+
+def test_three_sessions_share_two_slots_and_whoever_finds_none_is_told() -> None:
+    found = explore(World(3, CONTENDED))
+    assert len(found.ways) > 500
+
+
+def test_every_entry_of_the_table_is_used_by_real_sessions() -> None:
+    """Nothing in it is there for nobody."""
+    _, happened = two_sessions()
+    assert happened == {(s, what) for s, row in SLOT_TRANSITIONS.items() for what in row}
+    assert {what for _, what in happened} == set(SlotInput)
+
+
+def test_the_states_are_those_of_worlds_that_were_never_copied() -> None:
+    """The explorer copies worlds; each state is reached again without, and is the same."""
+    found, _ = two_sessions()
+    key_of = {way: key for key, way in found.ways.items()}
+    inner = {way[:-1] for way in key_of if way}
+    for way in key_of:
+        if way not in inner:
+            _replay(way, key_of)
+
+
+def _replay(way: Sequence[Move], key_of: dict[tuple[Move, ...], object]) -> None:
+    world = World()
+    for end, move in enumerate(way, 1):
+        world.do(move)
+        assert world.key() == key_of[tuple(way[:end])]
+
+
+# mutants
+
+
+def _before(owner: type, name: str, extra: Callable[[Any], None]) -> Callable[..., Any]:
+    """A method that does something else first."""
+    method = getattr(owner, name)
+
+    def changed(self: Any, *arguments: Any, **named: Any) -> Any:
+        extra(self)
+        return method(self, *arguments, **named)
+
+    return changed
+
+
+def _after(owner: type, name: str, extra: Callable[[Any], None]) -> Callable[..., Any]:
+    """A method that does something else afterwards."""
+    method = getattr(owner, name)
+
+    def changed(self: Any, *arguments: Any, **named: Any) -> Any:
+        result = method(self, *arguments, **named)
+        extra(self)
+        return result
+
+    return changed
+
+
+def _free(hold: Hold) -> None:
+    assert hold._held is not None
+    slots, claim = hold._held
+    slots.release(claim)
+
+
+def _forget(hold: Hold) -> None:
+    hold._held, hold._lent = None, ()
+
+
+def _end_without(step: str) -> Callable[[Hold, Callable[..., bool]], None]:
+    def end(self: Hold, how: Callable[..., bool]) -> None:
+        if self._held is None:
+            return
+        if step != "withdraw":
+            for row in self._lent:
+                row.withdraw()
+        if step != "free":
+            how(*self._held)
+        if step != "forget":
+            self._held = None
+        self._lent = ()
+
+    return end
+
+
+def _moved_with_the_connection(self: AskingSession, agreed: Any, slots: ReplySlots) -> None:
+    if self._hold._held is not None:
+        self._hold._held = (slots, self._hold._held[1])
+    self._agreed, self._hold.slots = agreed, slots
+
+
+def _everything_gone(self: AskingSession) -> Dropped | None:
+    gone = self._flight is not None or self._proposal is not None
+    dropped = self.give_up(DropReason.DISCONNECTED) if gone else None
+    self._held.end()
+    self._agreed = None
+    return dropped
+
+
+def _nothing_gone(self: AskingSession) -> Dropped | None:
+    self._held.end()
+    self._agreed = None
+    return None
+
+
+def _cleared(slots: ReplySlots) -> ReplySlots:
+    for slot in slots._slots:
+        slot.state, slot.tenure = SlotState.FREE, slot.tenure + 1
+    return slots
+
+
+def _as_new(agreed: Any, plan: Any, before: ReplySlots | None = None) -> ReplySlots:
+    """The slots of the connection before, for the next one, whoever holds them."""
+    slots = _PLANNED(agreed, plan, before)
+    return _cleared(slots) if slots is before else slots
+
+
+_PLANNED = ReplySlots.planned
+_ARRIVE = Hold.arrive
+
+
+def _anywhere(self: Hold, depth: int) -> Any:
+    """Always into the first slot's memory."""
+    out = _ARRIVE(self, depth)
+    return None if out is None else self.slots._slots[0].buffer.out(depth)
+
+
+def _kept(self: Hold, rows: Sequence[QRow]) -> None:
+    slots, claim = self._require_held()
+    slots.publish(claim)
+
+
+def _without_memory(self: Flight, reply: Any, received: Any, out: Any = None) -> None:
+    _HOLD(self, reply, received, None)
+
+
+_HOLD = Flight.hold
+
+MUTANTS: dict[str, tuple[Any, str, Any]] = {
+    "a slot is taken before it is known that the round may be asked": (
+        AskingSession,
+        "ask",
+        _before(AskingSession, "ask", lambda session: session._hold.slots.ask()),
+    ),
+    "two rounds are given one slot": (
+        Slots,
+        "ask",
+        _before(Slots, "ask", lambda slots: setattr(slots._slots[0], "state", SlotState.FREE)),
+    ),
+    "released as soon as it is ready": (Hold, "publish", _after(Hold, "publish", _free)),
+    "ready when the reply is there and its end is not": (
+        Hold,
+        "arrive",
+        _after(Hold, "arrive", lambda hold: hold._held[0].publish(hold._held[1])),
+    ),
+    "ready before it was audited": (Taking, "_audit_draws", lambda self, flight: None),
+    "a COMPLETE for another reply is as good": (Flight, "check_whole", lambda self, complete: None),
+    "so is one that was matched": (Flight, "check_matched", lambda self, complete: None),
+    "another reply to the same round is a duplicate": (
+        Flight,
+        "check_same",
+        lambda self, received: None,
+    ),
+    "a duplicate is put into the slot again": (Taking, "_is_again", lambda self, *_: False),
+    "what is late is taken for the round in flight": (Taking, "_is_stale", lambda self, _: False),
+    "giving up forgets to release": (Hold, "give_up", _forget),
+    "a commit forgets to release": (Hold, "release", _forget),
+    "the slot of a round that is over is not freed": (Hold, "_end", _end_without("free")),
+    "the hold outlives its round": (Hold, "_end", _end_without("forget")),
+    "rows are lent beyond their round": (Hold, "_end", _end_without("withdraw")),
+    "nobody knows which rows are lent": (Hold, "publish", _kept),
+    "a withdrawn round keeps its slot": (Taking, "_withdraw", lambda self: None),
+    "a lost round keeps its slot": (
+        Taking,
+        "_forget",
+        lambda self: self.__dict__.update(_flight=None, _proposal=None),
+    ),
+    "a connection takes whole proposals with it": (AskingSession, "disconnected", _everything_gone),
+    "a connection takes nothing with it": (AskingSession, "disconnected", _nothing_gone),
+    "a hold moves into the next connection's slots": (
+        AskingSession,
+        "connected",
+        _moved_with_the_connection,
+    ),
+    "the next connection begins with every slot free": (
+        ReplySlots,
+        "planned",
+        staticmethod(_as_new),
+    ),
+    "every reply lies in the first slot": (Hold, "arrive", _anywhere),
+    "a reply does not lie in its slot": (Flight, "hold", _without_memory),
+    "no slot is ever full": (Slots, "free", property(lambda self: len(self))),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_mutants_of_sessions_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MUTANTS[name])
+    with pytest.raises(BrokenInvariantError):
+        explore(World())
+
+
+# a row that was lent
+
+
+def test_a_withdrawn_row_says_why_it_cannot_be_read() -> None:
+    row = QRow(2, None, np.array([1 << 23, 1 << 23], np.int32))
+    row.withdraw()
+    for read in (lambda: row.counts, lambda: row.of(0), row.exact, lambda: repr(row)):
+        with pytest.raises(ReleasedError, match="round that is over"):
+            read()
+    with pytest.raises(AttributeError):
+        row.nothing  # type: ignore[attr-defined]  # noqa: B018
