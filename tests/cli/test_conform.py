@@ -111,6 +111,8 @@ def change(**fields: Any) -> Change:
         ("transcripts", "key_use", change(key="07" * 32)),
         ("transcripts", "keyed_drafter", change(nonce="07" * 32)),
         ("transcripts", "keyed_verifier", change(closed=True)),
+        ("transcripts", "limited_drafter", change(limits={"refusals": 1, "positions": 0})),
+        ("transcripts", "limited_drafter", change(closed=True)),
     ],
 )
 def test_a_changed_vector_is_not_met(

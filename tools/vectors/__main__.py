@@ -15,6 +15,7 @@ from tools.vectors import (
     drafters,
     frames,
     keyed,
+    limited,
     orders,
     refusals,
     verdicts,
@@ -32,7 +33,9 @@ KINDS: dict[str, Callable[[], Iterable[Vector]]] = {
     "frames": lambda: chain(
         frames.good(), frames.bad_frames(), frames.hellos(), refusals.vectors(), orders.vectors()
     ),
-    "transcripts": lambda: chain(drafters.drafters(), verifiers.vectors(), keyed.vectors()),
+    "transcripts": lambda: chain(
+        drafters.drafters(), verifiers.vectors(), keyed.vectors(), limited.vectors()
+    ),
 }
 
 

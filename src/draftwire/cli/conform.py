@@ -54,6 +54,7 @@ CHECKS: Final[dict[str, dict[str, Check]]] = {
     "frames": {"stream": wire.check_stream, "hello": wire.check_hello},
     "transcripts": {
         "drafter": transcripts.check_drafter,
+        "limited_drafter": transcripts.check_drafter,
         "verifier": transcripts.check_verifier,
         "key_use": keyed.check_key_use,
         "keyed_drafter": keyed.check_drafter,

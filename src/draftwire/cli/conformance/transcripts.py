@@ -11,6 +11,7 @@ import numpy as np
 from draftwire.cli.conformance.arithmetic import request_of
 from draftwire.cli.conformance.reading import Mismatch, Vector, binary32, expect
 from draftwire.cli.conformance.wire import hello_of
+from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
 from draftwire.exact.words import Address, Domain, KeyedWords
 from draftwire.kernels import cpu
@@ -113,7 +114,7 @@ class TableEngine:
 def drafter_of(
     vector: Vector, key: bytes = b"", nonce: bytes = b""
 ) -> DrafterProgram[TableContext]:
-    """The drafter program with a vector's HELLO and table, and its key and nonce if it has any."""
+    """The drafter program with a vector's HELLO, table and limits, and its key and nonce if any."""
     payload = bytes.fromhex(vector["hello"])
     layouts = int.from_bytes(payload[2:4], "little")
     hello = hello_of(vector["hello"], 1 if layouts == 1 << Layout.IDS_ONLY else 2)
@@ -126,9 +127,18 @@ def drafter_of(
         max_support=hello.max_support,
         max_context=hello.max_context,
         max_reply_bytes=hello.max_reply_bytes,
+        peer=limits_of(vector),
     )
     engine = TableEngine(hello, vector["logits"])
     return DrafterProgram(engine, config, clock=lambda: 0.0, key=key, entropy=lambda size: nonce)
+
+
+def limits_of(vector: Vector) -> PeerLimits:
+    """What one verifier may cost where a vector says so (P24)."""
+    limits = vector.get("limits")
+    if limits is None:
+        return PeerLimits()
+    return PeerLimits(refusals_at_once=limits["refusals"], max_positions=limits["positions"])
 
 
 def converse(
