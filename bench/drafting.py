@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.common import Goal, Result, alternate, ratio
-from draftwire.drafter.propose import Draft, DraftJob, propose
+from draftwire.drafter.propose import DraftJob, propose
 from draftwire.engines.hf import HfDraftEngine, load_folder
+from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 

@@ -9,11 +9,12 @@ import numpy as np
 
 from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels import cpu
-from draftwire.kernels.rows import QRow
 from draftwire.session.answering import AnsweringSession
+from draftwire.session.answers import Draft
 from draftwire.session.asking import AskingSession
+from draftwire.session.awaited import Awaited
 from draftwire.session.link import Link
-from draftwire.session.proposal import DraftTask, Proposal, Received
+from draftwire.session.proposal import DraftTask, Matched, Proposal, Received
 from draftwire.wire.agreement import Agreed, reply_bytes
 from draftwire.wire.messages import Hello, ProposalPolicy, Step
 from draftwire.wire.registry import (
@@ -99,27 +100,29 @@ class Exchange:
 
     def _take(self, *, audit: bool) -> float:
         asking, _ = self._asked(audit=audit)
+        self._link.expect(asking.expected(), [asking.awaited()])
         taken: object = None
         began = time.perf_counter()
         for event in self._link.feed(self._data, 0.0):
-            assert isinstance(event, Received)
+            assert isinstance(event, Received | Matched | Awaited)
             taken = asking.take(event, 0.0)
         seconds = time.perf_counter() - began
         assert isinstance(taken, Proposal), taken
         return seconds
 
 
-def _draft(task: DraftTask, vocab: int) -> list[tuple[int, QRow]]:
+def _draft(task: DraftTask, vocab: int) -> Draft:
     """Return a proposal drawn from random rows as a drafter draws it."""
     generator = np.random.default_rng(vocab)
     words = ProposalWords(task.proposal_key)
-    drafted = []
+    drafted = Draft()
     for index in range(task.policy.depth):
         logits = generator.normal(0.0, 3.0, vocab).astype(np.float32)
         row = cpu.quantise(logits, task.policy)
         position = task.first_position + index
         address = Address(task.generation, task.round, position, Domain.PROPOSAL)
-        drafted.append((cpu.draw(row, next(iter(words.words(address)))), row))
+        drafted.tokens.append(cpu.draw(row, next(iter(words.words(address)))))
+        drafted.rows.append(row)
     return drafted
 
 

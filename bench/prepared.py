@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.drafter.engine import DraftEngine
-from draftwire.drafter.propose import Draft, DraftJob, ProposalSource
+from draftwire.drafter.propose import DraftJob, ProposalSource
 from draftwire.exact.words import ProposalWords
 from draftwire.kernels import cpu
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.words import first_words
+from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Adaptation, Layout, Status
 

@@ -9,12 +9,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from draftwire.drafter.propose import Draft, DraftJob, propose
+from draftwire.drafter.propose import DraftJob, propose
 from draftwire.exact.counts import Counts
 from draftwire.exact.quantise import quantise as exact_quantise
 from draftwire.exact.verify import draw as exact_draw
 from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels.rows import QRow
+from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout, Status
 from toys.models import ToyContext, ToyDrafter, mixed

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from draftwire.drafter.engine import DraftEngine
-from draftwire.drafter.propose import Draft, DraftJob, propose
+from draftwire.drafter.propose import DraftJob, propose
 from draftwire.engines.hf import HfDraftEngine
 from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels import cpu
+from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Adaptation, Layout, Status
 from tests.engines.tiny_models import fresh_logits, tiny_llama, tiny_tokenizer

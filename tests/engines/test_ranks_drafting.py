@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from draftwire.drafter.propose import Draft, DraftJob
+from draftwire.drafter.propose import DraftJob
 from draftwire.engines.ranks.drafting import RankedDraft, _finished
+from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout, Status
 

@@ -12,6 +12,7 @@ from draftwire.exact.quantise import allocate
 from draftwire.exact.verify import draw
 from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels.rows import QRow
+from draftwire.session.answers import Draft
 from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import DraftTask, Dropped, Parts, Proposal, Received
 from draftwire.session.roster import Roster, Todo
@@ -107,7 +108,7 @@ class HashDrafter:
         self.proposals: dict[tuple[int, int, int], Drawn] = {}
         self.draws: dict[tuple[int, Address], tuple[int, ...]] = {}
 
-    def draft(self, task: DraftTask, prefix: Sequence[int] | None = None) -> Drawn:
+    def draft(self, task: DraftTask, prefix: Sequence[int] | None = None) -> Draft:
         """Do a task as an engine would; ``prefix``: what the state must come to before a draw."""
         state = self.states.setdefault(task.session, [])
         assert task.keep <= len(state), "the session counts on a state that is not there"
@@ -131,7 +132,7 @@ class HashDrafter:
             if index < task.policy.depth - 1:
                 state.append(token)
         self.proposals[task.session, task.generation, task.round] = drawn
-        return drawn
+        return Draft([token for token, _ in drawn], [row for _, row in drawn])
 
 
 def received(message: Message, agreed: Agreed) -> Received:

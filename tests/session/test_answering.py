@@ -11,6 +11,7 @@ import pytest
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels.rows import QRow
+from draftwire.session.answers import Draft
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import NO_RIDER, Proposal
 from draftwire.session.table import State
@@ -201,7 +202,7 @@ def test_e49_a_row_that_is_no_distribution_is_declined_not_sent():
     assert todo.task is not None
     drawn = joined.drafter.draft(todo.task)
     bad = QRow(VOCABULARY, np.array([1, 2], np.int32), np.array([3, 4], np.int32))
-    drawn[1] = (1, bad)
+    drawn.tokens[1], drawn.rows[1] = 1, bad
     answer = list(unpacked(joined.roster.reply(todo.task, drawn), joined.agreed))
     assert status_of(answer) is Status.REFUSED_ARITHMETIC
     assert joined.take(answer) is not None
@@ -213,8 +214,9 @@ def test_another_number_of_drafts_than_the_depth_is_our_own_bug():
     joined = Joined()
     todo = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
     assert todo.task is not None
+    drawn = joined.drafter.draft(todo.task)
     with pytest.raises(ValueError, match="depth of 3"):
-        joined.roster.reply(todo.task, joined.drafter.draft(todo.task)[:2])
+        joined.roster.reply(todo.task, Draft(drawn.tokens[:2], drawn.rows[:2]))
 
 
 # explicit COMMIT, RESET

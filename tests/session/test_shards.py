@@ -69,8 +69,8 @@ class Links:
             task = roster.receive(asking.ask(policy, 0.0, 1.0)).task
             assert task is not None
             drawn = drawn or self.drafter.draft(task)
-            counts = [dense_counts(row)[shard.begin : shard.end] for _, row in drawn]
-            draft = ShardDraft(shard, tuple(token for token, _ in drawn), np.stack(counts))
+            counts = [dense_counts(row)[shard.begin : shard.end] for row in drawn.rows]
+            draft = ShardDraft(shard, tuple(drawn.tokens), np.stack(counts))
             answers.append(list(unpacked(roster.reply(task, draft), self.agreed)))
         return answers
 

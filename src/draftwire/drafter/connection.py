@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Generic
 from draftwire.drafter.counters import LeaseEnd
 from draftwire.drafter.engine import Context
 from draftwire.drafter.limits import Allowance
-from draftwire.drafter.propose import Draft
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
 from draftwire.kernels.shards_payload import ShardDraft
+from draftwire.session.answers import Draft
 from draftwire.session.link import AgreedEvent, Closed, Link
 from draftwire.session.proposal import DraftTask, Parts, Received
 from draftwire.session.roster import Roster
@@ -78,12 +78,10 @@ class Connection(Generic[Context]):
         """Send a proposal, or why there is none, if the task is still wanted."""
         if self.roster is None or self.closing:
             return
-        if isinstance(draft, Draft):
-            parts = self.roster.reply(task, list(zip(draft.tokens, draft.rows, strict=True)))
-        elif isinstance(draft, ShardDraft):
-            parts = self.roster.reply(task, draft)
-        else:
+        if isinstance(draft, Status):
             parts = self.roster.decline(task, draft)
+        else:
+            parts = self.roster.reply(task, draft)
         self._send(task.session, parts)
 
     def leave(self) -> None:

@@ -13,13 +13,14 @@ from draftwire.drafter.connection import Connection
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.limits import PeerLimits
-from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, Proposer, propose
+from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose
 from draftwire.drafter.turns import Turn, Turns
 from draftwire.errors import ConfigurationError
 from draftwire.exact.words import ProposalWords
 from draftwire.journal import tell
 from draftwire.kernels.prepare import prepare
 from draftwire.kernels.shards_payload import ShardDraft
+from draftwire.session.answers import Draft
 from draftwire.session.link import Link
 from draftwire.session.proposal import DraftTask
 from draftwire.wire.agreement import version_of

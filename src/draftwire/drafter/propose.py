@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias
 
 import numpy as np
@@ -12,9 +12,9 @@ from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import Address, Domain, ProposalWords, WordSource
 from draftwire.kernels import cpu
-from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.kernels.words import first_words
+from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Status
 from draftwire.wire.values import quickly_made
@@ -41,14 +41,6 @@ class DraftJob(Generic[Context]):
     round: int
     first_position: int
     session: int = 0
-
-
-@dataclass(slots=True)
-class Draft:
-    """A whole proposal: K tokens, and the K rows of counts that they were drawn from."""
-
-    tokens: list[int] = field(default_factory=list)
-    rows: list[QRow] = field(default_factory=list)
 
 
 class Proposer(Protocol[Context]):

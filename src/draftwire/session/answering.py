@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final, NoReturn
 
 from draftwire.errors import ArithmeticRefusalError, ProtocolError, ProtocolErrorCode
+from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.session import answers
 from draftwire.session.prefix import Cached, Prefix
 from draftwire.session.proposal import NO_RIDER, DraftTask, Parts, fits
@@ -95,7 +96,7 @@ class AnsweringSession:
             return self._again(step, self._step)
         return self._continue(step)
 
-    def reply(self, task: DraftTask, drafted: answers.Drafted) -> Parts:
+    def reply(self, task: DraftTask, drafted: answers.Draft | ShardDraft) -> Parts:
         """Answer a task with its K drafts and their q's, or this rank's shard of them.
 
         Returns the bytes of REPLY and of COMPLETE; none if the task is no longer wanted. In v1 the
@@ -105,7 +106,7 @@ class AnsweringSession:
         step = self._current(task)
         if step is None:
             return []
-        tokens = answers.tokens_of(drafted)
+        tokens = tuple(drafted.tokens)
         if len(tokens) != step.policy.depth:
             raise ValueError(f"{len(tokens)} drafts for a depth of {step.policy.depth}")
         try:

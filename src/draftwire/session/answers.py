@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from dataclasses import dataclass, field
 
 from draftwire.kernels.answers import write_answer
 from draftwire.kernels.payload import encode_reply_rows
@@ -18,36 +18,33 @@ from draftwire.wire.frames import encode_frame, frame_checksum
 from draftwire.wire.messages import ReplyRow, Step
 from draftwire.wire.registry import Layout, MessageType, Status
 
-Drafted: TypeAlias = Sequence[tuple[int, QRow]] | ShardDraft
-"""K tokens with their q's; or, where the ranks of a drafter answer together, one shard of those."""
+
+@dataclass(slots=True)
+class Draft:
+    """A whole proposal: K tokens, and the K rows of counts that they were drawn from."""
+
+    tokens: list[int] = field(default_factory=list)
+    rows: list[QRow] = field(default_factory=list)
 
 
-def tokens_of(drafted: Drafted) -> tuple[int, ...]:
-    """The K tokens."""
-    if isinstance(drafted, ShardDraft):
-        return drafted.tokens
-    return tuple(token for token, _ in drafted)
-
-
-def whole(step: Step, drafted: Drafted, agreed: Agreed) -> Parts:
+def whole(step: Step, drafted: Draft | ShardDraft, agreed: Agreed) -> Parts:
     """Return REPLY and COMPLETE for K drafts with their q's, or with one shard of them.
 
     The q bytes lie in new memory for every reply: a transport may still be writing the one before.
     Errors: ArithmeticRefusalError for a row that is no distribution or gives its token no ticket.
     """
     policy, first = step.policy, step.first_position
+    if isinstance(drafted, Draft) and policy.layout is Layout.SPARSE:
+        frames = outline(step, Part(0, 1, 0, agreed.vocab_size))
+        answer = write_answer(drafted.rows, drafted.tokens, first, policy.support, frames)
+        if answer is not None:
+            return [answer]
     if isinstance(drafted, ShardDraft):
         shard = drafted.shard
         rows: Sequence[ReplyRow] = encode_shard_rows(drafted, first, policy.layout, policy.support)
     else:
         shard = Shard(agreed.vocab_size, 0, agreed.vocab_size)
-        q = [row for _, row in drafted]
-        if policy.layout is Layout.SPARSE:
-            frames = outline(step, Part(shard.rank, shard.size, shard.begin, shard.end))
-            answer = write_answer(q, tokens_of(drafted), first, policy.support, frames)
-            if answer is not None:
-                return [answer]
-        rows = encode_reply_rows(q, tokens_of(drafted), first, policy.layout, policy.support)
+        rows = encode_reply_rows(drafted.rows, drafted.tokens, first, policy.layout, policy.support)
     head = reply_head(step, Part(shard.rank, shard.size, shard.begin, shard.end))
     width = shard.width if policy.layout is Layout.DENSE else policy.support
     payload = encode_rows(head, rows, q_bytes(policy.layout, width))

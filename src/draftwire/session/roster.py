@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
+from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.session.answering import AnsweringSession
-from draftwire.session.answers import Drafted
+from draftwire.session.answers import Draft
 from draftwire.session.proposal import DraftTask, Parts
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.codec import encode
@@ -87,7 +88,7 @@ class Roster:
         except ProtocolError as error:
             return Todo(self._error(message, error), refused=error.code)
 
-    def reply(self, task: DraftTask, drafted: Drafted) -> Parts:
+    def reply(self, task: DraftTask, drafted: Draft | ShardDraft) -> Parts:
         """Return the bytes that answer a task; none if nobody wants it any more."""
         session = self._sessions.get(task.session)
         return [] if session is None else session.reply(task, drafted)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.drafter.engine import DraftEngine
-from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, without_model
+from draftwire.drafter.propose import DraftJob, ProposalSource, without_model
 from draftwire.engines.hf.sequence import CachedSequence
 from draftwire.engines.ranks.columns import ModelColumns
 from draftwire.engines.ranks.orders import (
@@ -36,6 +36,7 @@ from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import OK, Collective, Integers, Shard, ShardRows, Steps, drive
 from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.kernels.shards_quantise import draw, quantise
+from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Adaptation, Layout, Status
 
