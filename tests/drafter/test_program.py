@@ -393,10 +393,10 @@ def test_retries_are_not_answered_while_their_answer_waits_and_count_as_bytes() 
 
     retry(300)
     assert peer.connection.outgoing.size == answer
-    pause = peer.connection.pause
+    pause = peer.connection.book()
     peer.receive()
     retry(300)
     assert peer.connection.outgoing.size == answer
-    assert peer.connection.pause > pause
+    assert peer.connection.book() > pause
     peer.receive()
     assert isinstance(peer.results[1][0], Proposal)

@@ -190,7 +190,7 @@ class Pair:
     def take(self, data: bytes) -> Proposal | Dropped | None:
         result = None
         if self.shape.awaited:
-            self.link.expect({}, [self.session.awaited()])
+            self.link.expect({}, self.session.awaited())
         for event in self.link.feed(data, 0.0):
             assert isinstance(event, Awaited if self.shape.awaited else Received), event
             result = self.session.take(event, 0.0)

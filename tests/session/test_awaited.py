@@ -46,10 +46,9 @@ class Pair:
         step = self.session.ask(SPARSE, 0.0, 1.0)
         task = self.roster.receive(step).task
         assert task is not None
+        self.link.expect_nothing()
         if self.whole:
-            self.link.expect(self.session.expected(), [self.session.awaited()])
-        else:
-            self.link.expect({})
+            self.link.expect(self.session.expected(), self.session.awaited())
         return b"".join(self.roster.reply(task, self.drafter.draft(task)))
 
     def feed(self, *pieces: bytes) -> Iterator[object]:

@@ -36,12 +36,12 @@ class Connection(Generic[Context]):
         self.contexts: dict[int, Context] = {}
         self.roster: Roster | None = None
         self.error: ProtocolError | None = None  # why it is closing, where there is a reason
-        self.pause = 0.0  # seconds for which nothing more may be read (P24)
         self._program = program
         self._clock = clock
         self._link = link
         self._allowance = Allowance(program.config.peer, clock())
-        self._frames = 0
+        self._read = 0  # bytes, since they were last booked
+        self._frames = 0  # when they were
         self._ends: dict[int, int] = {}  # session: where its latest answer ends in what was queued
         self._repeated = 0  # bytes that retries had sent again, since bytes were last booked
 
@@ -68,11 +68,21 @@ class Connection(Generic[Context]):
                 self._close(event)
             event = self._link.filled(0, now)
         self._push()
+        self._read += count
         self._program.counters.received += count
-        frames = self._link.received.total()
-        self.pause = self._allowance.read(frames - self._frames, count + self._repeated, now)
-        self._repeated = 0
+
+    def book(self) -> float:
+        """Take what was read since out of the peer's limits (P24).
+
+        Returns the seconds for which no more of it may be read.
+        """
+        read, frames = self._read, self._link.frames
+        if not read:
+            return 0.0
+        seconds = self._allowance.read(frames - self._frames, read + self._repeated, self._clock())
+        self._read = self._repeated = 0
         self._frames = frames
+        return seconds
 
     def answer(self, task: DraftTask, draft: Draft | ShardDraft | Status) -> None:
         """Send a proposal, or why there is none, if the task is still wanted."""
@@ -144,9 +154,11 @@ class Connection(Generic[Context]):
         self._repeated += self.outgoing.pushed - before
 
     def _push(self) -> None:
-        before = self.outgoing.size
-        self.outgoing.push(self._link.outgoing())
-        self._program.counters.sent += self.outgoing.size - before
+        parts = self._link.outgoing()
+        if parts:
+            before = self.outgoing.size
+            self.outgoing.push(parts)
+            self._program.counters.sent += self.outgoing.size - before
 
     def _close(self, closed: Closed) -> None:
         self.error = error = closed.error

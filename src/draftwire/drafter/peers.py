@@ -25,6 +25,13 @@ class Peer(Generic[Context]):
         self.name = name_of(self.address)
         self.host = self.address[0] if self.address is not None else ""
 
+    def flush(self) -> None:
+        """Send what its socket takes; that a connection has ended is found when it is next used."""
+        try:
+            self.stream.flush(self.connection.outgoing)
+        except OSError:
+            return
+
 
 def close_gently(peer: socket.socket) -> None:
     """Close so that an ERROR just sent still arrives, though unread bytes wait here.

@@ -122,10 +122,16 @@ class DrafterServer(Generic[Context]):
         self._close()
 
     def _turn(self) -> None:
-        """Wait for something, read all that is there, draft it as one batch, send."""
+        """Wait for something, read all that is there, draft it as one batch, send.
+
+        What somebody waits for is on its way before anything is booked or judged.
+        """
         touched: list[Peer[Context]] = []
-        # Verifiers first: one that has spoken must not lose its place to who is read before it.
-        for key, events in sorted(self._selector.select(self._patience()), key=self._rank):
+        ready = self._selector.select(self._patience())
+        if len(ready) > 1:
+            # Verifiers first: one that has spoken must not lose its place to who is read before it.
+            ready.sort(key=self._rank)
+        for key, events in ready:
             peer: Peer[Context] | None = key.data
             if peer is None:
                 self._attend(key.fileobj)
@@ -136,17 +142,19 @@ class DrafterServer(Generic[Context]):
                 self._read(peer)
             touched.append(peer)
         heard = time.monotonic()
-        touched += self._judge(heard)
         answered = self.program.draft()
+        # A batch may answer peers that sent their STEP in an earlier turn.
+        awaited = [peer for peer in self._peers if peer.connection in answered] if answered else []
+        for peer in awaited:
+            peer.flush()
         after = time.monotonic()
-        self._places.excuse(after - heard)
-        if answered:
-            # A batch may answer peers that sent their STEP in an earlier turn.
-            awaited = [peer for peer in self._peers if peer.connection in answered]
-            for peer in awaited:
-                self._places.worked(peer, after)
-            touched += awaited
         for peer in touched:
+            self._book(peer, heard)
+        touched += self._judge(heard)
+        self._places.excuse(after - heard)
+        for peer in awaited:
+            self._places.worked(peer, after)
+        for peer in dict.fromkeys((*touched, *awaited)):
             self._write(peer)
 
     def _rank(self, event: tuple[selectors.SelectorKey, int]) -> int:
@@ -251,21 +259,21 @@ class DrafterServer(Generic[Context]):
                 return
             connection.filled(count)
             more = peer.stream.pending and not connection.closing
-        if connection.pause:
-            peer.resumes = time.monotonic() + connection.pause
-            self._places.pause(peer)
         if connection.error is not None:
             self._journal.refused(peer.name, peer.host, connection.error)
+        elif connection.roster is not None and self._places.half_open(peer):
+            self._agree(peer)
+
+    def _book(self, peer: Peer[Context], now: float) -> None:
+        """Take what was read out of a peer's limits, and renew its lease if it was heard."""
+        connection = peer.connection
+        pause = connection.book()
+        if pause and peer in self._peers:
+            peer.resumes = now + pause
+            self._places.pause(peer)
         if connection.heard_at != peer.heard_at and not connection.closing:
             peer.heard_at = connection.heard_at
-            self._heard(peer)
-
-    def _heard(self, peer: Peer[Context]) -> None:
-        """A whole frame has come: renew the lease, or begin it."""
-        if not self._places.half_open(peer):
-            self._places.renew(peer, time.monotonic())
-        elif peer.connection.roster is not None:
-            self._agree(peer)
+            self._places.renew(peer, now)
 
     def _write(self, peer: Peer[Context]) -> None:
         if peer not in self._peers:

@@ -70,17 +70,22 @@ def gather(
     None where the rows are not sparse, do not fit ``support`` or are not over one vocabulary.
     """
     depth = len(rows)
-    ids = [row.ids for row in rows if row.ids is not None]
-    entries = [len(each) for each in ids]
-    if not 0 < depth == len(ids) == len(tokens) or max(entries) > support:
+    if not 0 < depth == len(tokens):
         return None
     vocab_size = rows[0].vocab_size
-    if any(row.vocab_size != vocab_size for row in rows):
+    ids, counts, entries = [], [], []
+    for row in rows:
+        if row.ids is None or row.vocab_size != vocab_size:
+            return None
+        ids.append(row.ids)
+        counts.append(row.counts)
+        entries.append(len(row.ids))
+    if max(entries) > support:
         return None
     if not (first_position + depth) >> 31 == 0 <= min(tokens) <= max(tokens) < vocab_size:
         return None
     heads = np.array([entries, tokens], np.int32)
-    return np.concatenate(ids), np.concatenate([row.counts for row in rows]), heads
+    return np.concatenate(ids), np.concatenate(counts), heads
 
 
 @compiled

@@ -74,6 +74,7 @@ class AskingSession(Taking):
         self._last: CommitRider | None = None  # how the round before ended
         self._told: CommitRider | None = None  # the last one that went into a COMMIT
         self._last_token: int | None = None  # and the token that was drawn in it
+        self._checked: tuple[object, ...] = ()  # what was last found to fit
         self._flight_of = Flight if shard is None else partial(ShardFlight, part=shard)
 
     # what is committed
@@ -275,10 +276,13 @@ class AskingSession(Taking):
         agreed = self._agreed
         if agreed is None:
             raise ConfigurationError("there is no connection to ask on")
-        require_carried(agreed, policy)
-        if policy.depth < 1:
-            raise ConfigurationError("the depth must be 1 or more; for none, skip the round")
-        self._hold.require_room(policy.depth)
+        slots = self._hold.slots
+        if (policy, agreed, slots) != self._checked:  # none of them changes once it is made
+            require_carried(agreed, policy)
+            if policy.depth < 1:
+                raise ConfigurationError("the depth must be 1 or more; for none, skip the round")
+            self._hold.require_room(policy.depth)
+            self._checked = policy, agreed, slots
         if len(self._prefix) + policy.depth > agreed.max_context:
             raise ConfigurationError(
                 f"{len(self._prefix)} tokens and {policy.depth} drafts do not fit into the"

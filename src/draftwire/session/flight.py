@@ -56,12 +56,7 @@ class Flight:
     rows: tuple[QRow, ...] = field(default=(), repr=False)
     payload_bytes: int = 0
     checksum: int = 0
-    identity: tuple[object, ...] = field(init=False, repr=False)
     whole: Awaited | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Read the identity that both answers are held against."""
-        self.identity = _identity(self.step)
 
     @property
     def shard(self) -> Shard:
@@ -70,10 +65,10 @@ class Flight:
 
     def check_identity(self, message: Reply | Complete) -> None:
         """Refuse a message whose identity is not the STEP's, field by field."""
-        found = _identity(message)
-        if found == self.identity:
+        found, asked = _identity(message), _identity(self.step)
+        if found == asked:
             return
-        for (name, code), theirs, ours in zip(_IDENTITY, found, self.identity, strict=True):
+        for (name, code), theirs, ours in zip(_IDENTITY, found, asked, strict=True):
             if theirs != ours:
                 _refuse(code, name, f"{name} is not the one that was asked")
 

@@ -10,7 +10,7 @@ the link; what only concerns a session is the session's business and leaves it u
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
-from draftwire.session.awaited import Awaited
+from draftwire.session.awaited import MESSAGES, Awaited
 from draftwire.session.handshake import Handshake
 from draftwire.session.proposal import Matched, Parts, Received
 from draftwire.session.sealing import Sealer
@@ -151,7 +151,8 @@ class Link:
 
     key, nonce: the secret that both sides share, and 32 fresh random bytes; without them there is
     no handshake, and none is accepted.
-    heard_at: when the peer's last whole frame came. sent, received: messages by type.
+    heard_at: when the peer's last whole frame came. sent, received: messages by type. frames: all
+    that were received.
     """
 
     def __init__(self, mine: Hello, now: float, key: bytes = b"", nonce: bytes = b"") -> None:
@@ -161,6 +162,7 @@ class Link:
         self.heard_at = now
         self.sent: Counter[MessageType] = Counter()
         self.received: Counter[MessageType] = Counter()
+        self.frames = 0
         self._mine = mine
         self._version = agreement.version_of(mine.layouts)
         self._handshake = Handshake(mine.role, key, nonce, self._version) if key else None
@@ -198,25 +200,30 @@ class Link:
 
     def send(self, message: Message) -> None:
         """Encode a message into ``outgoing``; ProtocolError unless both HELLOs are agreed."""
-        self.state = advance(self.state, LinkInput.MESSAGE)
+        if self.state is not LinkState.AGREED:  # where a message changes nothing
+            self.state = advance(self.state, LinkInput.MESSAGE)
         self._put(message)
 
     def send_parts(self, parts: Parts) -> None:
         """Put frames that are encoded already into ``outgoing``, as they are."""
         if parts:
-            self.state = advance(self.state, LinkInput.MESSAGE)
+            if self.state is not LinkState.AGREED:
+                self.state = advance(self.state, LinkInput.MESSAGE)
             self._out.extend(parts if self._sealer is None else self._sealer.seal(parts))
 
-    def expect(
-        self, expected: dict[bytes, Expected], awaited: Iterable[Awaited | None] = ()
-    ) -> None:
-        """Recognise answers by the bytes that they begin with; these, and no others any more.
+    def expect(self, expected: dict[bytes, Expected], awaited: Awaited | None = None) -> None:
+        """Recognise an answer by the bytes that its messages begin with, and take it whole, once.
 
-        awaited: answers to take whole, once each. Whatever else comes is decoded and checked field
-        by field, so this changes no outcome.
+        Whatever else comes is decoded and checked field by field, so this changes no outcome.
         """
-        self._expected = expected
-        self._awaited = {each.session: each for each in awaited if each is not None}
+        self._expected.update(expected)
+        if awaited is not None:
+            self._awaited[awaited.session] = awaited
+
+    def expect_nothing(self) -> None:
+        """Recognise no answer any more."""
+        self._expected.clear()
+        self._awaited.clear()
 
     def ping(self, nonce: int, now: float) -> None:
         """Ask whether the peer is there; :class:`Alive` follows. One PING is open at a time."""
@@ -306,6 +313,7 @@ class Link:
         del self._awaited[awaited.session]
         self._reader.skip(awaited.bytes)
         self.heard_at = now
+        self.frames += MESSAGES
         self.received[MessageType.REPLY] += 1
         self.received[MessageType.COMPLETE] += 1
         return awaited
@@ -313,6 +321,7 @@ class Link:
     def _take(self, frame: Frame, now: float) -> Event | None:
         self.heard_at = now
         self.received[frame.type] += 1
+        self.frames += 1
         head_bytes = HEAD_BYTES.get(frame.type)
         if head_bytes is not None:
             expected = self._expected.get(frame.payload[:head_bytes].tobytes())
@@ -322,7 +331,8 @@ class Link:
                 return Matched(expected, tail, expected.bytes, frame.checksum)
         message = codec.decode(frame.type, frame.version, frame.payload, self.agreed)
         if frame.type in _OF_SESSIONS:
-            self.state = advance(self.state, LinkInput.MESSAGE)
+            if self.state is not LinkState.AGREED:
+                self.state = advance(self.state, LinkInput.MESSAGE)
             return Received(message, frame.payload.nbytes, frame.checksum)
         if isinstance(message, ErrorMessage) and not message.session:
             named = f" ({message.field})" if message.field else ""

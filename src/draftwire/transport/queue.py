@@ -85,7 +85,7 @@ def joined(parts: Sequence[Part]) -> Sequence[Part]:
         return parts
     size = 0
     for part in parts:
-        size += size_of(part)
+        size += part.nbytes if isinstance(part, memoryview) else len(part)
         if size > JOIN_BELOW:
             return parts
     return (b"".join(parts),)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import math
+import select
 import socket
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -14,7 +16,7 @@ from typing import Final, NamedTuple
 from draftwire.errors import ConfigurationError, TransportError
 from draftwire.transport.channel import Part
 from draftwire.transport.dialling import dial
-from draftwire.transport.queue import PARTS_A_CALL, OutQueue, joined, size_of
+from draftwire.transport.queue import OutQueue
 from draftwire.transport.times import seconds_until
 
 BACKLOG: Final = 64
@@ -72,7 +74,12 @@ class TcpChannel:
     def __init__(self, connected: socket.socket) -> None:
         """Take over a connected socket."""
         prepare(connected)
+        connected.setblocking(False)
         self._socket = connected
+        self._readable = select.poll()
+        self._readable.register(connected, select.POLLIN)
+        self._writable = select.poll()
+        self._writable.register(connected, select.POLLOUT)
 
     @classmethod
     def connect(cls, address: Address, deadline: float) -> TcpChannel:
@@ -90,18 +97,13 @@ class TcpChannel:
 
     def send(self, parts: Sequence[Part], deadline: float) -> None:
         """Send all parts, in one call where the system takes them at once."""
-        parts = joined(parts)
+        pending = OutQueue()
+        pending.push(parts)
+        if seconds_until(deadline) <= 0:
+            raise TimeoutError("the deadline has passed")
         try:
-            self._until(deadline)
-            sent = self._socket.sendmsg(parts[:PARTS_A_CALL])
-            if sent == sum(map(size_of, parts)):
-                return
-            pending = OutQueue()
-            pending.push(parts)
-            pending.drop(sent)
-            while pending:
-                self._until(deadline)
-                pending.drop(self._socket.sendmsg(pending.head()))
+            while not pending.flush(self._socket):
+                self._wait(self._writable, deadline)
         except TimeoutError:
             raise
         except OSError as error:
@@ -110,8 +112,13 @@ class TcpChannel:
     def receive_into(self, buffer: memoryview, deadline: float) -> int:
         """Wait for bytes and put them into ``buffer``; returns how many, at least one."""
         try:
-            self._until(deadline)
-            count = self._socket.recv_into(buffer)
+            while True:
+                self._wait(self._readable, deadline)
+                try:
+                    count = self._socket.recv_into(buffer)
+                    break
+                except BlockingIOError:  # what was there failed the system's own checksum
+                    continue
         except TimeoutError:
             raise
         except OSError as error:
@@ -128,11 +135,11 @@ class TcpChannel:
         """Return the socket and leave it to the caller."""
         return self._socket
 
-    def _until(self, deadline: float) -> None:
+    def _wait(self, ready: select.poll, deadline: float) -> None:
+        """Wait until the socket is ready, in whole milliseconds: no turn is for nothing."""
         left = seconds_until(deadline)
-        if left <= 0:
+        if left <= 0 or not ready.poll(math.ceil(left * 1e3)):
             raise TimeoutError("the deadline has passed")
-        self._socket.settimeout(left)
 
 
 def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:

@@ -190,14 +190,20 @@ class TlsChannel(TcpChannel):
     def receive_into(self, buffer: memoryview, deadline: float) -> int:
         """Wait for bytes and put them into ``buffer``; returns how many, at least one."""
         try:
-            return super().receive_into(buffer, deadline)
-        except ConnectionError as error:
-            if isinstance(error.__cause__, ssl.SSLError):  # TLS 1.3 refuses a client only now
-                raise UntrustedError(
-                    f"TLS was ended there ({tls_reason(error.__cause__)}): it must trust this"
-                    " side's certificate in its --tls-ca"
-                ) from error
+            self._until(deadline)
+            count = self._socket.recv_into(buffer)
+        except TimeoutError:
             raise
+        except ssl.SSLError as error:  # TLS 1.3 refuses a client only now
+            raise UntrustedError(
+                f"TLS was ended there ({tls_reason(error)}): it must trust this side's certificate"
+                " in its --tls-ca"
+            ) from error
+        except OSError as error:
+            raise ConnectionError(tls_reason(error)) from error
+        if not count:
+            raise ConnectionResetError("the peer closed the connection")
+        return count
 
     def send(self, parts: Sequence[Part], deadline: float) -> None:
         """Send all parts in order."""
@@ -211,6 +217,12 @@ class TlsChannel(TcpChannel):
             raise
         except OSError as error:
             raise ConnectionError(tls_reason(error)) from error
+
+    def _until(self, deadline: float) -> None:
+        left = seconds_until(deadline)
+        if left <= 0:
+            raise TimeoutError("the deadline has passed")
+        self._socket.settimeout(left)
 
 
 def tls_reason(error: Exception) -> str:

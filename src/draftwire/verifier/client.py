@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Final, Self
 
 from draftwire.kernels.prepare import prepare
 from draftwire.session.asking import AskingSession
-from draftwire.session.proposal import Dropped, Parts, Proposal
+from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.session.staging import SlotPlan
-from draftwire.transport.channel import Channel
-from draftwire.transport.queue import size_of
+from draftwire.transport.channel import Channel, Part
+from draftwire.transport.queue import joined, size_of
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.connected import Connected
 from draftwire.verifier.drafting import Drafted, Miss, MissReason
@@ -29,6 +29,8 @@ from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import Hello, ProposalPolicy
 
 __all__ = ["ClientRequest", "DraftClient"]
+
+_ASKED: Final = Miss(MissReason.NO_CONNECTION)  # stands where a result will
 
 
 class DraftClient(Connected):
@@ -123,25 +125,29 @@ class DraftClient(Connected):
         rounds' deadline counts from then on, if it is earlier. What has not come by then is lost
         for its own request alone.
         """
-        drafted: list[Drafted | None] = [request.pauses() for request, _ in asked]
+        drafted: list[Drafted] = []
         sent: list[tuple[ClientRequest, ProposalPolicy]] = []
+        places: list[int] = []
         # Looked for once: a connection that ends between two looks would leave a request behind
         # that was let through on it.
-        agreed = self.agreement(until) if None in drafted else None
-        for at, (request, policy) in enumerate(asked):
-            if drafted[at] is None and agreed is not None:
-                drafted[at], policy = request.allowed(policy, agreed)
-            if drafted[at] is None:
+        agreed: Agreed | Miss | None = None
+        for request, policy in asked:
+            miss = request.pauses()
+            if miss is None:
+                agreed = agreed or self.agreement(until)
+                miss, policy = request.allowed(policy, agreed)
+            if miss is None:
+                places.append(len(drafted))
                 sent.append((request, policy))
             else:
                 request.asking.skip()
+            drafted.append(miss or _ASKED)
         if not sent:
             self.keep_lease()
-        results = iter(self._ask(sent, until) if sent else ())
-        return [
-            request.drafted(next(results)) if miss is None else miss
-            for (request, _), miss in zip(asked, drafted, strict=True)
-        ]
+            return drafted
+        for at, (request, _), result in zip(places, sent, self._ask(sent, until), strict=True):
+            drafted[at] = request.drafted(result)
+        return drafted
 
     # for requests
 
@@ -161,7 +167,9 @@ class DraftClient(Connected):
         """Send a STEP for each request and wait for the proposals until the deadline."""
         self._spoke_at = now = self.clock()
         self._silence.asked(now)
-        opens = any(request.asking.opens for request, _ in asked)
+        opens = False
+        for request, _ in asked:
+            opens |= request.asking.opens
         whole = now + self._deadline.seconds(opens=opens)
         deadline = whole if until is None else min(whole, until)
         self._rounds = InFlight()
@@ -171,8 +179,11 @@ class DraftClient(Connected):
             self._rounds = InFlight()
             self._disconnect()
             raise
-        results = self._rounds.take(request for request, _ in asked)
-        trips = [request.asking.round_trip for request, _ in asked]
+        results = []
+        trips = []
+        for request, _ in asked:
+            results.append(self._rounds.take(request))
+            trips.append(request.asking.round_trip)
         self._deadline.finished(results, trips, opens=opens, cut=deadline < whole)
         return results
 
@@ -183,11 +194,11 @@ class DraftClient(Connected):
         channel, link = self._channel, self._link
         if channel is None or link is None:
             raise ConnectionError("there is no connection to ask on")
-        link.expect({})
-        parts: Parts = []
+        link.expect_nothing()
+        parts: list[Part] = []
         for request, policy in asked:
             link.send(request.asking.ask(policy, now, deadline))
-            step = link.outgoing()
+            step = joined(link.outgoing())
             size = sum(map(size_of, step))
             request.traffic.sent += size
             self.counters.sent += size
@@ -200,11 +211,8 @@ class DraftClient(Connected):
         except ConnectionError as error:
             self._lost_connection(DropReason.DISCONNECTED, str(error))
         # While the drafter is at work: what its answers begin with.
-        expected = [request.asking.expected().items() for request, _ in asked]
-        link.expect(
-            {head: answer for answers in expected for head, answer in answers},
-            [request.asking.awaited() for request, _ in asked],
-        )
+        for request, _ in asked:
+            link.expect(request.asking.expected(), request.asking.awaited())
         while self._rounds:
             try:
                 self._receive(channel, link, deadline)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -41,8 +40,8 @@ class InFlight:
                 dropped = request.asking.give_up(reason)
                 self._results[session] = replace(dropped, detail=detail)
 
-    def take(self, requests: Iterable[ClientRequest]) -> list[Proposal | Dropped]:
-        """Return the results in this order, and be empty again; call it when all are there."""
-        results = [self._results[request.asking.session] for request in requests]
-        self._asked, self._results = {}, {}
-        return results
+    def take(self, request: ClientRequest) -> Proposal | Dropped:
+        """Return the result of a round, and forget it; call it when all are there."""
+        session = request.asking.session
+        del self._asked[session]
+        return self._results.pop(session)

@@ -151,8 +151,10 @@ class FrameReader:
 
     def buffer(self) -> memoryview:
         """Return where the next bytes go; never empty once ``filled(0)`` has returned None."""
-        self._release()
-        self._raise_again()
+        if self._consumed:
+            self._release()
+        if self._error is not None:
+            raise self._error
         limit = self._begin + (self._need or HEADER_BYTES) + self._bounds.read_ahead
         if self._begin and limit > len(self._store):
             limit -= self._begin
@@ -168,6 +170,8 @@ class FrameReader:
         if not 0 <= count <= len(self._store) - self._end:
             raise ValueError(f"{count} bytes do not fit into the buffer")
         self._end += count
+        if self._begin == self._end:
+            return None
         try:
             return self._next()
         except ProtocolError as error:
@@ -180,8 +184,10 @@ class FrameReader:
         The first is a frame's first. Whoever knows its frames may :meth:`skip` them; ``filled(0)``
         cuts what is left.
         """
-        self._release()
-        self._raise_again()
+        if self._consumed:
+            self._release()
+        if self._error is not None:
+            raise self._error
         if not 0 <= count <= len(self._store) - self._end:
             raise ValueError(f"{count} bytes do not fit into the buffer")
         self._end += count
@@ -217,8 +223,6 @@ class FrameReader:
 
     def _next(self) -> Frame | None:
         available = self._end - self._begin
-        if not available:
-            return None
         if not self._need:
             if available < HEADER_BYTES:
                 _check_magic(self._store[self._begin : min(self._end, self._begin + len(MAGIC))])
