@@ -133,9 +133,11 @@ def test_a_proposal_that_is_owed_keeps_its_session() -> None:
     roster = Roster(agreement(max_sessions=1), yield_seconds=YIELD)
     task = roster.receive(joined.asking.ask(SPARSE, 0.0, 1.0), 0.0).task
     assert task is not None
-    assert roster.lapse(10 * LEASE, LEASE) == ()
+    assert roster.silent(10 * LEASE, LEASE) == []
     roster.decline(task, Status.NO_SLOT)
-    assert roster.lapse(10 * LEASE, LEASE) == (joined.asking.session,)
+    assert roster.silent(LEASE * 0.9, LEASE) == []
+    assert roster.silent(10 * LEASE, LEASE) == [(0.0, joined.asking.session)]
+    roster.lapse(joined.asking.session)
     assert not len(roster)
 
 
@@ -147,7 +149,7 @@ def test_nothing_of_a_lapsed_generation_is_drawn_again() -> None:
     task = roster.receive(step, 0.0).task
     assert task is not None
     roster.decline(task, Status.NO_SLOT)
-    assert roster.lapse(LEASE, LEASE)
+    roster.lapse(step.session)
     todo = roster.receive(step, LEASE)
     assert todo.task is None and todo.refused is ProtocolErrorCode.UNKNOWN_PREFIX
     assert error_of(list(unpacked(todo.parts, agreement()))) is ProtocolErrorCode.UNKNOWN_PREFIX

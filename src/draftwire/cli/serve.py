@@ -44,6 +44,7 @@ class ServeOptions:
     max_connections: int
     max_sessions: int
     max_batch: int
+    max_reply_mib: float
     max_depth: int
     max_support: int
     layouts: LayoutSet
@@ -105,6 +106,13 @@ Examples:
     default=32,
     show_default=True,
     help="Sessions of all verifiers that are drafted together; the rest takes turns.",
+)
+@click.option(
+    "--max-reply-mib",
+    type=Number(0),
+    default=0.0,
+    show_default="half of the memory",
+    help="What answers may hold in all, kept or not sent yet; more is declined.",
 )
 @click.option("--max-depth", type=DEPTH, default=8, show_default=True, help="Deepest proposal.")
 @click.option(

@@ -64,6 +64,7 @@ def _config(options: ServeOptions) -> DrafterConfig:
         max_sessions=options.max_sessions,
         max_slots=options.max_sessions,
         max_batch=options.max_batch,
+        max_reply_memory=int(options.max_reply_mib * (1 << 20)),
         max_depth=options.max_depth,
         max_support=options.max_support,
         peer=options.limits,

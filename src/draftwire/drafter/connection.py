@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic
 from draftwire.drafter.counters import LeaseEnd
 from draftwire.drafter.engine import Context
 from draftwire.drafter.limits import Allowance
+from draftwire.drafter.memory import Answers, answer_bytes
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
 from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.session.answers import Draft
@@ -15,6 +16,7 @@ from draftwire.session.link import AgreedEvent, Closed, Link
 from draftwire.session.proposal import DraftTask, Parts, Received
 from draftwire.session.roster import Roster
 from draftwire.transport.queue import OutQueue
+from draftwire.wire.messages import Reset, Step
 from draftwire.wire.registry import Status
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class Connection(Generic[Context]):
     ) -> None:
         """Made by ``DrafterProgram.connect``."""
         self.outgoing = OutQueue()
+        self.answers = Answers(program.memory)
         self.closing = False
         self.contexts: dict[int, Context] = {}
         self.roster: Roster | None = None
@@ -93,6 +96,7 @@ class Connection(Generic[Context]):
         else:
             parts = self.roster.reply(task, draft)
         self._send(task.session, parts)
+        self._over(task.session)
 
     def leave(self) -> None:
         """This drafter is going away: say so, and end the connection."""
@@ -103,18 +107,24 @@ class Connection(Generic[Context]):
             self.closing = True
             self.free()
 
-    def lapse(self, now: float) -> int:
-        """End the sessions that were silent for their lease (P32); returns how many they were."""
-        if self.roster is None:
-            return 0
-        lapsed = self.roster.lapse(now, self._program.config.peer.lease_seconds)
-        self._end(lapsed)
-        return len(lapsed)
+    def silent(self, now: float, seconds: float) -> list[tuple[float, int]]:
+        """Return which sessions have asked nothing for so long, the longest silent one first."""
+        return [] if self.roster is None else self.roster.silent(now, seconds)
+
+    def lapse(self, session: int) -> None:
+        """End a silent session (P32)."""
+        assert self.roster is not None
+        self.roster.lapse(session)
+        self._end((session,))
+
+    def settle(self) -> None:
+        """Book what has left of the answers that nobody keeps any more."""
+        self.answers.sent(self.outgoing.pushed - self.outgoing.size)
 
     def free(self) -> None:
         """End every session and close its context."""
-        if self.roster is not None:
-            self.roster.close()
+        for session in () if self.roster is None else self.roster.close():
+            self.answers.over(session, self._ends.get(session, 0))
         self._program.withdraw(self)
         while self.contexts:
             session, _ = next(iter(self.contexts.items()))
@@ -132,7 +142,17 @@ class Connection(Generic[Context]):
             self._program.counters.declined[Status.NO_SLOT] += 1
             self._link.send_parts(roster.decline(task, Status.NO_SLOT))
             return
+        if not self._program.reserve(self, task, answer_bytes(task.policy, roster.agreed)):
+            self._program.counters.declined[Status.NO_SLOT] += 1
+            self._link.send_parts(roster.decline(task, Status.NO_SLOT))
+            return
         self._program.wait(self, task)
+
+    def _over(self, session: int) -> None:
+        """Give back the memory of a session's answer, unless it keeps that or waits for it."""
+        if self.roster is None or not self.roster.keeps(session):
+            self.answers.over(session, self._ends.get(session, 0))
+            self.settle()
 
     def _send(self, session: int, parts: Parts) -> None:
         """Queue an answer of a session."""
@@ -182,14 +202,19 @@ class Connection(Generic[Context]):
             code = ProtocolErrorCode.LIMIT_EXCEEDED
             self._close(self._link.refuse(ProtocolError(code, "too many messages were refused")))
             return
-        if todo.task is not None:
-            self._begin(self.roster, todo.task)
         self._end(todo.ended)
+        if todo.task is not None:
+            self.answers.over(todo.task.session, self._ends.get(todo.task.session, 0))
+            self.settle()
+            self._begin(self.roster, todo.task)
+        elif isinstance(received.message, Step | Reset):
+            self._over(received.message.session)
         if todo.silent:
             self._program.lapsed(len(todo.ended), LeaseEnd.GAVE_WAY)
 
     def _end(self, sessions: tuple[int, ...]) -> None:
         for session in sessions:
+            self._over(session)
             self._ends.pop(session, None)
             self._program.withdraw(self, session)
             self._program.close_context(self, session)

@@ -32,13 +32,13 @@ class DrafterCounters:
 
     connections: accepted; ended: of them, those that are over. sessions: that were drafted for.
     proposals, drafts: that were sent, and their positions. withdrawn: tasks that nobody wanted any
-    more. pieces: of long prefixes, fed before the last of each. declined: answers other than a
-    proposal. engine_failures: batches, and ends of contexts, that the engine answered with an
-    exception. exhausted: times that nobody could be accepted, for want of descriptors or memory.
-    batches, seconds: sizes of batches and the time they took. received, sent: bytes. leases: agreed
-    connections that were ended for their silence; lapsed: single sessions. found: protocol errors
-    that ended a connection; refused: those that concerned one session; told: those that
-    verifiers found in ours.
+    more. short: declined because answers held as much memory as they may. pieces: of long prefixes,
+    fed before the last of each. declined: answers other than a proposal. engine_failures: batches,
+    and ends of contexts, that the engine answered with an exception. exhausted: times that nobody
+    could be accepted, for want of descriptors or memory. batches, seconds: sizes of batches and the
+    time they took. received, sent: bytes. leases: agreed connections that were ended for their
+    silence; lapsed: single sessions. found: protocol errors that ended a connection; refused: those
+    that concerned one session; told: those that verifiers found in ours.
     """
 
     connections: int = 0
@@ -47,6 +47,7 @@ class DrafterCounters:
     proposals: int = 0
     drafts: int = 0
     withdrawn: int = 0
+    short: int = 0
     pieces: int = 0
     engine_failures: int = 0
     exhausted: int = 0

@@ -6,16 +6,17 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from operator import itemgetter
 from typing import Any, Final, Generic, Protocol
 
+from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.connection import Connection
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.engine import Context, DraftEngine
-from draftwire.drafter.limits import PeerLimits
+from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose
 from draftwire.drafter.turns import Turn, Turns
-from draftwire.errors import ConfigurationError
 from draftwire.exact.words import ProposalWords
 from draftwire.journal import tell
 from draftwire.kernels.prepare import prepare
@@ -23,70 +24,18 @@ from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.session.answers import Draft
 from draftwire.session.link import Link
 from draftwire.session.proposal import DraftTask
-from draftwire.wire.agreement import version_of
 from draftwire.wire.hello import hello_of
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
     NONCE_BYTES,
-    LayoutSet,
     Role,
     Status,
-    WireVersion,
 )
 
 _LOG: Final = logging.getLogger(__name__)
 __all__ = ["Connection", "DrafterConfig", "DrafterProgram", "ProgramMaker", "drafter_hello"]
 
 _LOOKS_A_LEASE: Final = 64.0
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterConfig:
-    """What a drafter offers, and how much it takes.
-
-    version: the one wire version spoken. layouts: IDS_ONLY for v1; DENSE, SPARSE or both for v2.
-    max_sessions, max_slots, max_depth, max_support: for each connection. max_context: 0 = the
-    engine's. max_reply_bytes: 0 = what the other limits need; less is refused in HELLO (P8).
-    max_connections: over all. max_batch: most proposals drawn at once. peer: rates and times.
-    shard_count: of how many shards each reply is one (P29); 1 = whole replies.
-    """
-
-    version: WireVersion = WireVersion.V2
-    layouts: LayoutSet = LayoutSet.DENSE | LayoutSet.SPARSE
-    max_sessions: int = 4
-    max_slots: int = 4
-    max_depth: int = 8
-    max_support: int = 256
-    max_context: int = 0
-    max_reply_bytes: int = 0
-    max_connections: int = 64
-    max_batch: int = 32
-    shard_count: int = 1
-    peer: PeerLimits = field(default_factory=PeerLimits)
-
-    def __post_init__(self) -> None:
-        """Refuse limits that nothing could be done under."""
-        for name in (
-            "max_sessions",
-            "max_slots",
-            "max_depth",
-            "max_support",
-            "max_connections",
-            "max_batch",
-            "shard_count",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} must be 1 or more")
-        if 0 < self.peer.max_positions < self.max_depth:
-            raise ConfigurationError(
-                f"max_positions {self.peer.max_positions} never lets a proposal of max_depth"
-                f" {self.max_depth} through"
-            )
-        if version_of(self.layouts) is not self.version:
-            raise ConfigurationError(
-                f"{self.layouts!r} does not belong to wire {self.version.name}: v1 carries IDS_ONLY"
-                " alone, v2 DENSE and SPARSE"
-            )
 
 
 def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
@@ -135,6 +84,8 @@ class DrafterProgram(Generic[Context]):
         self.config = config
         self.counters = DrafterCounters()
         self.draining = False
+        self.memory = ReplyMemory(config.max_reply_memory or usual_memory())
+        self._answer = require_room(engine.vocab_size, config, self.memory.most)
         self.connections: set[Connection[Context]] = set()
         self._hello = drafter_hello(engine, config)
         self._source = source
@@ -147,8 +98,12 @@ class DrafterProgram(Generic[Context]):
         self._drawing = 0  # proposals of the batch that is being drawn
 
     def warm_up(self) -> None:
-        """Compile the arithmetic, or load it from its cache, so that no round pays for it."""
+        """Compile the arithmetic, or load it from its cache, so that no round pays for it.
+
+        Says in the log what memory answers may come to hold.
+        """
         prepare()
+        memory_at_most(self.config, self._answer, self.memory.most)
 
     def connect(self, spare: int = 0) -> Connection[Context] | None:
         """Return a new connection, or None when there are as many as may be.
@@ -169,6 +124,7 @@ class DrafterProgram(Generic[Context]):
         """The stream has ended: free everything the connection held (P17)."""
         connection.closing = True
         connection.free()
+        connection.answers.close()
         if connection in self.connections:
             self.connections.remove(connection)
             self.counters.ended += 1
@@ -176,6 +132,31 @@ class DrafterProgram(Generic[Context]):
     def wait(self, connection: Connection[Context], task: DraftTask) -> None:
         """Let a task wait for its turn; one that its session asked for before is over."""
         self.counters.withdrawn += self._turns.put(connection, task)
+
+    def reserve(self, connection: Connection[Context], task: DraftTask, size: int) -> bool:
+        """Reserve memory for the answer to a task; False = as much is held as may be.
+
+        Sessions in which nothing was asked for long make way first (P32).
+        """
+        if connection.answers.take(task.session, size):
+            return True
+        for each in self.connections:
+            each.settle()
+        now, seconds = self._clock(), self.config.peer.silence_that_yields
+        silent = [(each.silent(now, seconds), each) for each in self.connections]
+        longest = [(at, session, each) for found, each in silent for at, session in found]
+        ended = 0
+        taken = connection.answers.take(task.session, size)
+        for _, session, each in sorted(longest, key=itemgetter(0)):
+            if taken:
+                break
+            each.lapse(session)
+            ended += 1
+            taken = connection.answers.take(task.session, size)
+        if ended:
+            self.lapsed(ended, LeaseEnd.GAVE_WAY)
+        self.counters.short += not taken
+        return taken
 
     def withdraw(self, connection: Connection[Context], session: int | None = None) -> None:
         """Nobody waits for a session's task any more, or for any of a connection's."""
@@ -268,9 +249,11 @@ class DrafterProgram(Generic[Context]):
             return
         self._lapse_at = now + self.config.peer.lease_seconds / _LOOKS_A_LEASE
         for connection in tuple(self.connections):
-            ended = connection.lapse(now)
-            if ended:
-                self.lapsed(ended, LeaseEnd.EXPIRED)
+            silent = connection.silent(now, self.config.peer.lease_seconds)
+            for _, session in silent:
+                connection.lapse(session)
+            if silent:
+                self.lapsed(len(silent), LeaseEnd.EXPIRED)
 
     def shut_down(self) -> None:
         """Decline what waits: this drafter is going away."""

@@ -130,6 +130,24 @@ DRAFTER: Final[tuple[Family[DrafterView], ...]] = (
         "status",
     ),
     Family(
+        "draftwire_drafter_short_of_memory",
+        _C,
+        "Of the declined, those whose answer was more than answers may hold",
+        lambda v: v.counters.short,
+    ),
+    Family(
+        "draftwire_drafter_reply_bytes",
+        _G,
+        "Bytes that answers hold, kept for retries or not sent yet, and those that are promised",
+        lambda v: v.reply_bytes,
+    ),
+    Family(
+        "draftwire_drafter_reply_bytes_limit",
+        _G,
+        "Bytes that answers may hold",
+        lambda v: v.reply_limit,
+    ),
+    Family(
         "draftwire_drafter_withdrawn",
         _C,
         "Rounds that nobody waited for any more when their turn came",

@@ -55,6 +55,8 @@ class DrafterView:
     sessions: int
     slots_in_use: int
     queued: int
+    reply_bytes: int
+    reply_limit: int
     draining: bool
 
     @classmethod
@@ -66,6 +68,8 @@ class DrafterView:
             program.open_sessions,
             program.slots_in_use,
             program.queued,
+            program.memory.held,
+            program.memory.most,
             program.draining,
         )
 

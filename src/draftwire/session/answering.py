@@ -73,6 +73,11 @@ class AnsweringSession:
         return None if self._step is None else self._step.slot
 
     @property
+    def keeps(self) -> bool:
+        """Whether a proposal is kept for retries of its STEP."""
+        return bool(self._drafts)
+
+    @property
     def busy(self) -> bool:
         """Whether a proposal is being made."""
         return self.state in _IN_FLIGHT

@@ -107,20 +107,31 @@ class Roster:
         session = self._sessions.get(task.session)
         return session is not None and session.wants(task)
 
-    def lapse(self, now: float, seconds: float) -> tuple[int, ...]:
-        """End every session that has seen no STEP for so long and waits for no proposal (P32).
+    def keeps(self, session: int) -> bool:
+        """Say whether a session makes a proposal, or keeps one."""
+        found = self._sessions.get(session)
+        return found is not None and (found.busy or found.keeps)
 
-        Returns their ids. A later STEP of one is refused as UNKNOWN_PREFIX.
+    def silent(self, now: float, seconds: float) -> list[tuple[float, int]]:
+        """Return which sessions have seen no STEP for so long and wait for no proposal.
+
+        The longest silent first, each with the time of its latest STEP.
         """
-        lapsed = []
+        found = []
         for session, asked_at in self._asked.items():
             if now - asked_at < seconds:
                 break
             if not self._sessions[session].busy:
-                lapsed.append(session)
-        for session in lapsed:
-            self._lapse(session)
-        return tuple(lapsed)
+                found.append((asked_at, session))
+        return found
+
+    def lapse(self, session_id: int) -> None:
+        """End a silent session (P32); its verifier may open another generation of it."""
+        session = self._sessions[session_id]
+        generation = session.generation
+        session.end()
+        self._drop(session_id)
+        self._remember(self._lapsed, session_id, generation)
 
     def close(self) -> tuple[int, ...]:
         """End every session: the connection is gone. Returns their ids."""
@@ -164,7 +175,7 @@ class Roster:
         answer = session.apply(step)
         ended: tuple[int, ...] = ()
         if yields is not None:
-            self._lapse(yields)
+            self.lapse(yields)
             ended = (yields,)
         if opened:
             self._sessions[step.session] = session
@@ -180,24 +191,13 @@ class Roster:
         """Return the session that makes way for a new one; None = there is room without that."""
         if len(self._sessions) < self.agreed.max_sessions:
             return None
-        for session, asked_at in self._asked.items():
-            if now - asked_at < self._yield_seconds:
-                break
-            if not self._sessions[session].busy:
-                return session
+        for _, session in self.silent(now, self._yield_seconds):
+            return session
         raise ProtocolError(
             ProtocolErrorCode.LIMIT_EXCEEDED,
             f"{self.agreed.max_sessions} sessions are open already",
             field="max_sessions",
         )
-
-    def _lapse(self, session_id: int) -> None:
-        """End a session for its silence; its verifier may open another generation of it."""
-        session = self._sessions[session_id]
-        generation = session.generation
-        session.end()
-        self._drop(session_id)
-        self._remember(self._lapsed, session_id, generation)
 
     def _check_slot(self, step: Step) -> None:
         """Refuse a slot in which another session waits; one not agreed came no further (P31)."""

@@ -127,6 +127,7 @@ class FollowingProgram(DrafterProgram[RankedContext]):
 
     def draft(self) -> list[Connection[RankedContext]]:
         """Answer what can be answered; returns the connections that were."""
+        self._lapse()
         answered = []
         for connection, task in self._tasks():
             draft = self.shelf.take(task)

@@ -1,0 +1,63 @@
+"""What a drafter offers, and how much it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from draftwire.drafter.limits import PeerLimits
+from draftwire.errors import ConfigurationError
+from draftwire.wire.agreement import version_of
+from draftwire.wire.registry import LayoutSet, WireVersion
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterConfig:
+    """What a drafter offers, and how much it takes.
+
+    version: the one wire version spoken. layouts: IDS_ONLY for v1; DENSE, SPARSE or both for v2.
+    max_sessions, max_slots, max_depth, max_support: for each connection. max_context: 0 = the
+    engine's. max_reply_bytes: 0 = what the other limits need; less is refused in HELLO (P8).
+    max_reply_memory: bytes that the answers of all connections may hold; 0 = half of the memory
+    that there is. max_connections: over all. max_batch: most proposals drawn at once. peer: rates
+    and times. shard_count: of how many shards each reply is one (P29); 1 = whole replies.
+    """
+
+    version: WireVersion = WireVersion.V2
+    layouts: LayoutSet = LayoutSet.DENSE | LayoutSet.SPARSE
+    max_sessions: int = 4
+    max_slots: int = 4
+    max_depth: int = 8
+    max_support: int = 256
+    max_context: int = 0
+    max_reply_bytes: int = 0
+    max_reply_memory: int = 0
+    max_connections: int = 64
+    max_batch: int = 32
+    shard_count: int = 1
+    peer: PeerLimits = field(default_factory=PeerLimits)
+
+    def __post_init__(self) -> None:
+        """Refuse limits that nothing could be done under."""
+        for name in (
+            "max_sessions",
+            "max_slots",
+            "max_depth",
+            "max_support",
+            "max_connections",
+            "max_batch",
+            "shard_count",
+        ):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} must be 1 or more")
+        if self.max_reply_memory < 0:
+            raise ConfigurationError("max_reply_memory must be 0 or more")
+        if 0 < self.peer.max_positions < self.max_depth:
+            raise ConfigurationError(
+                f"max_positions {self.peer.max_positions} never lets a proposal of max_depth"
+                f" {self.max_depth} through"
+            )
+        if version_of(self.layouts) is not self.version:
+            raise ConfigurationError(
+                f"{self.layouts!r} does not belong to wire {self.version.name}: v1 carries IDS_ONLY"
+                " alone, v2 DENSE and SPARSE"
+            )
