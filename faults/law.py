@@ -13,6 +13,9 @@ from fractions import Fraction
 from typing import Final
 from unittest.mock import patch
 
+import numpy as np
+from numpy.typing import NDArray
+
 from draftwire.exact.words import Address, Domain, WordSource
 from draftwire.session import flight
 from draftwire.verifier.drafting import MissReason
@@ -21,7 +24,7 @@ from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import WireVersion
 from faults.play import play
 from faults.requests import PROMPTS, Open, Size, tiny_request
-from faults.scene import Moment, Scene, Strike, Told
+from faults.scene import Aimed, Moment, Places, Scene, Strike, Told
 from toys.enumeration import WordTree
 
 Text = tuple[int, ...]
@@ -51,6 +54,7 @@ class Case:
     tokens: int = 40  # of the watched request
     again: bool = False
     pinned: bool = False
+    together: int = 1
     wanted: tuple[str, ...] | None = None
 
 
@@ -81,7 +85,10 @@ def shape(told: Told) -> tuple[str, ...]:
     lost = [name if name in free else f"{name} {n}" for name, n in sorted(told.misses.items())]
     ignored = [f"ignored {name} {n}" for name, n in sorted(told.ignored.items())]
     rest = [f"strays {told.strays}", f"connections {told.connections}", f"resumed {told.resumed}"]
-    return (*lost, *ignored, *rest)
+    apart = [
+        f"{name} {n} of {at}" for at, lost in enumerate(told.apart, 1) for name, n in lost.items()
+    ]
+    return (*lost, *ignored, *rest, *apart)
 
 
 def expected(size: Size, seeds: Sequence[int]) -> Law:
@@ -107,7 +114,31 @@ def _texts(size: Size, context: Text, left: int) -> Iterator[tuple[Text, Fractio
 def enumerated(case: Case) -> Enumerated:
     """The law of the whole texts of a case; OtherCaseError if a run of it is another case."""
     open_, tokens = _places(case)
-    size = _size(case, tokens, open_)
+    return _enumerated(case, _size(case, tokens, open_), open_)
+
+
+def enumerations(case: Case) -> Iterator[Enumerated]:
+    """The laws of a case; where requests are asked together of the struck one and its neighbour.
+
+    First of each with all others certain, then of both at once, around the struck round.
+    """
+    if case.together == 1:
+        yield enumerated(case)
+        return
+    aimed = case.strike.which if isinstance(case.strike, Aimed) else 1
+    places, depth = _places_of(case, {}), case.policy.depth
+    struck: Open = {
+        seed: frozenset(range(places[seed][0], places[seed][0] + depth))
+        for seed in (aimed, aimed % case.together + 1)
+    }
+    for seed in struck:
+        open_, tokens = _open_around(case, seed, struck)
+        yield _enumerated(case, _size(case, tokens, open_), open_)
+    tokens = max(map(max, struck.values())) + 4 * depth + 4
+    yield _enumerated(case, _size(case, tokens, struck), struck)
+
+
+def _enumerated(case: Case, size: Size, open_: Open) -> Enumerated:
     words = _Words(open_)
     found = Enumerated(size=size)
     while True:
@@ -125,13 +156,13 @@ def enumerated(case: Case) -> Enumerated:
 
 
 def _run(case: Case, size: Size, words: _Words | None) -> Told:
-    scene = Scene(case.moment, WireVersion.V2, size, case.strike)
+    scene = Scene(case.moment, WireVersion.V2, size, case.strike, together=case.together)
     scene.again, scene.pinned = case.again, case.pinned
     if words is None:
         told = play(scene)
     else:
         scene.use_words(words.of_request, words.of_proposals)
-        with patch.object(flight, "first_words", words.audited):
+        with patch.object(flight, "proposal_words", words.audited):
             told = play(scene)
     if told.wrong:
         raise OtherCaseError(told.wrong[0])
@@ -168,6 +199,28 @@ def _places(case: Case) -> tuple[Open, int]:
     return {1: opened}, max(opened) + 1
 
 
+def _places_of(case: Case, open_: Open) -> Places:
+    """Where requests that are asked together are struck, and drafted again."""
+    blind = replace(case, wanted=None)
+    words = _Words(open_) if open_ else None
+    try:
+        return _run(blind, _size(case, case.tokens, open_), words).places
+    except (KeyError, OtherCaseError) as error:
+        raise OtherRequestError(str(error)) from error
+
+
+def _open_around(case: Case, seed: int, struck: Open) -> tuple[Open, int]:
+    """Return the places of one of them that are open, and the tokens of a text."""
+    depth = case.policy.depth
+    places = _places_of(case, {seed: struck[seed]})
+    first, last = places[seed]
+    if last is None:
+        raise OtherRequestError("drafting does not go on")
+    opened = struck[seed] | frozenset(range(max(last - depth, first), last + depth + 1))
+    ends = [again or 0 for _, again in places.values()]
+    return {seed: opened}, max(*opened, *ends) + 1 + depth
+
+
 def _size(case: Case, tokens: int, open_: Open) -> Size:
     return tiny_request(case.policy, tokens, ROUND, open_)
 
@@ -200,12 +253,14 @@ class _Words:
         while True:
             yield 0
 
-    def audited(self, key: int, generation: int, round_: int, first: int, depth: int) -> list[int]:
+    def audited(
+        self, key: int, generation: int, round_: int, first: int, depth: int
+    ) -> NDArray[np.int64]:
         """The words that the audit recomputes."""
         source = self.of_proposals(key)
         places = range(first, first + depth)
         addresses = [Address(generation, round_, at, Domain.PROPOSAL) for at in places]
-        return [next(source.words(address)) for address in addresses]
+        return np.array([next(source.words(address)) for address in addresses], np.int64)
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,14 @@ from typing import Any, Final
 
 from draftwire.verifier.drafting import MissReason
 from draftwire.wire.registry import WireVersion
-from faults import network, peers
-from faults.law import Case, OtherRequestError, enumerated, shape
+from faults import network, peers, several
+from faults.law import Case, OtherRequestError, enumerations, shape
 from faults.network import Fault
 from faults.play import play
 from faults.requests import TINY_POLICIES, long_request
 from faults.scene import CONNECT, DEADLINE, PASS, Moment, Scene, Strike, Told
 
-FAULTS: Final = (*network.FAULTS, *peers.FAULTS)
+FAULTS: Final = (*network.FAULTS, *peers.FAULTS, *several.FAULTS)
 EXPECTED: Final = Path(__file__).with_name("expected.json")
 SLACK: Final = 0.01  # seconds on the way, over what a round may wait
 _POLICY: Final = {"temperature", "top_k", "top_p", "min_p", "support"}
@@ -78,6 +78,8 @@ def outcome_of(told: Told) -> str:
     """Return what a run has come to in words: losses by reason, what was ignored, connections."""
     out = [f"{name} {n}" for name, n in sorted(told.misses.items())]
     out += [f"ignored {name} {n}" for name, n in sorted(told.ignored.items())]
+    for number, apart in enumerate(told.apart, 1):
+        out += [f"{name} {n} by request {number}" for name, n in sorted(apart.items())]
     if told.strays:
         out.append(f"strays {told.strays}")
     if told.connections != 1:
@@ -129,10 +131,14 @@ def _run_variant(
     longest = told.longest - told.jumped
     if longest > _most_seconds(told):
         cell.wrong.append(f"{name}: a round took {longest:.2f} s")
-    same = told.texts == _without(fault, moment, version)
+    without = _without(fault, moment, version)
+    same = told.texts == without
     whole = not told.misses and set(told.generations) == {1}
     asked_otherwise = moment in (Moment.OPENING, Moment.ASKED) and name in _POLICY
     promised = whole and fault.same_q and not asked_otherwise and not _is_lie(name)
+    for number, apart in enumerate(told.apart):
+        if not apart and told.generations[number] == 1 and told.texts[number] != without[number]:
+            cell.wrong.append(f"{name}: request {number + 1} has another text, and lost nothing")
     if version is WireVersion.V1 or promised:
         cell.held.add("same")
         if not same:
@@ -161,10 +167,17 @@ def _prove(
         said = f"law ({outcome}, {policy.layout.name.lower()}, depth {policy.depth})"
         for strike, told in struck:
             case = Case(
-                cell.moment, strike, policy, fault.tokens, fault.again, fault.pinned, shape(told)
+                cell.moment,
+                strike,
+                policy,
+                fault.tokens,
+                fault.again,
+                fault.pinned,
+                fault.together,
+                shape(told),
             )
             try:
-                found = enumerated(case)
+                laws = list(enumerations(case))
             except OtherRequestError as error:
                 other = f"{said}: {error}"
                 continue
@@ -172,8 +185,8 @@ def _prove(
                 cell.wrong.append(f"{said}: {type(error).__name__}: {error}")
                 return
             cell.held.add("law")
-            cell.runs += found.runs
-            if not found.is_the_targets():
+            cell.runs += sum(found.runs for found in laws)
+            if not all(found.is_the_targets() for found in laws):
                 cell.wrong.append(f"{said}: it is not the target's")
             return
     cell.wrong.append(other)
@@ -192,20 +205,22 @@ def _scene(fault: Fault, moment: Moment, version: WireVersion, strike: Strike | 
         strike,
         again=fault.again,
         pinned=fault.pinned,
+        together=fault.together,
     )
 
 
 def _without(fault: Fault, moment: Moment, version: WireVersion) -> list[tuple[int, ...]]:
     """The texts of the same requests without the fault."""
-    return _texts(fault.tokens, fault.again, fault.pinned, moment, version)
+    return _texts(fault.tokens, fault.again, fault.pinned, fault.together, moment, version)
 
 
 @cache
 def _texts(
-    tokens: int, again: bool, pinned: bool, moment: Moment, version: WireVersion
+    tokens: int, again: bool, pinned: bool, together: int, moment: Moment, version: WireVersion
 ) -> list[tuple[int, ...]]:
     size = long_request(version, tokens)
-    told = play(Scene(moment, version, size, None, again=again, pinned=pinned))
+    scene = Scene(moment, version, size, None, again=again, pinned=pinned, together=together)
+    told = play(scene)
     if told.wrong or told.misses:
         raise ValueError(f"without a fault: {told}")
     return told.texts

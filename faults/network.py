@@ -41,6 +41,7 @@ class Fault:
     again: bool = False  # whether another request follows in the same slot
     pinned: bool = False  # whether the request is given up when it was struck
     tokens: int = 40  # of the request
+    together: int = 1  # requests that are asked in one go
     same_q: bool = True  # whether a round that is not lost has the q that it would have had
 
 

@@ -11,6 +11,7 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.wire.registry import WireVersion
 from faults.requests import PROMPTS
 from faults.scene import Moment, Scene, Told, Watched
+from faults.together import play_together
 from toys.models import ToyRequest
 
 
@@ -30,6 +31,9 @@ def play(scene: Scene) -> Told:
 
 
 def _requests(scene: Scene) -> None:
+    if scene.together > 1:
+        play_together(scene)
+        return
     if scene.moment is Moment.AGREED:
         _ping(scene)
     if not scene.orphaned:

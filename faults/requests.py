@@ -11,8 +11,8 @@ from draftwire.wire.registry import Layout, WireVersion
 from toys.models import Table, mixed
 
 PROMPT: Final = (1, 0)
-PROMPTS: Final = {1: PROMPT, 2: (0, 1)}
-"""Of the first request and of the one after it, by their seeds."""
+PROMPTS: Final = {1: PROMPT, 2: (0, 1), 3: (1, 1)}
+"""Of the first request, the one after or beside it, and a third beside them, by their seeds."""
 
 
 @dataclass(frozen=True)

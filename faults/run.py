@@ -68,7 +68,8 @@ def counted(cells: Sequence[Cell]) -> Iterator[str]:
     for cell in cells:
         found = reasons.setdefault(cell.fault, set())
         for outcome in cell.outcomes:
-            parts = (part.rsplit(" ", 1) for part in outcome.split(", "))
+            named = (part for part in outcome.split(", ") if " by request " not in part)
+            parts = (part.rsplit(" ", 1) for part in named)
             found |= {part[0] for part in parts if len(part) == 2 and part[1].isdigit()}
     for name, found in reasons.items():
         yield f"  {name}: {', '.join(sorted(found)) or 'nothing is lost'}"

@@ -84,11 +84,27 @@ WordsOf = Callable[[int], WordSource]
 BETWEEN: Final = frozenset(Moment) - frozenset(UNDER_WAY)
 
 
+Places = dict[int, tuple[int, int | None]]
+"""By seed, the tokens that a text had when it was struck, and when it was drafted again."""
+
+
 class Strike(Protocol):
     """What a fault does when its moment has come; ``frame``: what is under way, None = nothing."""
 
     def __call__(self, scene: Scene, frame: bytes | None) -> Arrivals:
         """Return what arrives in the frame's place."""
+
+
+@dataclass(frozen=True)
+class Aimed:
+    """A strike at one of several requests that are asked together; which: from 1."""
+
+    strike: Strike
+    which: int
+
+    def __call__(self, scene: Scene, frame: bytes | None) -> Arrivals:
+        """Strike."""
+        return self.strike(scene, frame)
 
 
 @dataclass
@@ -109,6 +125,8 @@ class Told:
     struck_at: int = 0  # tokens that the request had when it was struck
     resumed_at: int = 0  # and that its text had when it was first drafted again
     jumped: float = 0.0  # seconds that the clock was set ahead
+    apart: list[Counter[str]] = field(default_factory=list)  # misses of each that runs together
+    places: Places = field(default_factory=dict)
 
 
 @dataclass
@@ -175,7 +193,10 @@ class _Leaving(Breaker):
 
 @dataclass
 class Scene:
-    """strike: None = nothing happens. after: what happens to every later frame. rounds: STEPs."""
+    """strike: None = nothing happens. after: what happens to every later frame. rounds: STEPs.
+
+    together: requests that are asked in one go; of them the first is struck, or who is aimed at.
+    """
 
     moment: Moment
     version: WireVersion
@@ -184,7 +205,9 @@ class Scene:
     words: WordsOf | None = None  # by a request's seed
     again: bool = False  # whether another request follows, over the same client
     pinned: bool = False  # whether the first request is given up once it was struck
+    together: int = 1
     rounds: int = 0
+    seen: Counter[MessageType | Moment] = field(default_factory=Counter)
     held: dict[Way, bytes] = field(default_factory=dict)
     last: dict[MessageType, bytes] = field(default_factory=dict)
     after: Callable[[bytes], Arrivals] | None = None
@@ -249,6 +272,7 @@ class Scene:
         """Let a frame pass, or strike."""
         kind = kind_of(frame)
         self.rounds += kind is MessageType.STEP
+        self.seen[kind] += 1
         if kind in (MessageType.REPLY, MessageType.COMPLETE):
             self.last[kind] = frame
         if self._due(way, kind):
@@ -260,7 +284,10 @@ class Scene:
 
     def between(self, moment: Moment) -> None:
         """Strike where nothing is under way, if this is the moment."""
-        if self.moment is not moment or self.told.struck or self.rounds != self.size.round:
+        if self.moment is not moment or self.told.struck or self.rounds != self._struck_round:
+            return
+        self.seen[moment] += 1
+        if self.seen[moment] != self._which:
             return
         arrivals = self._strike(Way.BACK, None)
         line = self.line
@@ -279,9 +306,21 @@ class Scene:
     def _due(self, way: Way, kind: MessageType) -> bool:
         if self.told.struck or UNDER_WAY.get(self.moment) != (way, kind):
             return False
+        if self.together > 1:
+            before = 0 if self.moment is Moment.OPENING else self._struck_round - self.together
+            return self.seen[kind] == before + self._which
         if self.moment in (Moment.ASKED, Moment.REPLYING, Moment.REPLIED):
             return self.rounds == self.size.round
         return True
+
+    @property
+    def _which(self) -> int:
+        return self.strike.which if isinstance(self.strike, Aimed) else 1
+
+    @property
+    def _struck_round(self) -> int:
+        """STEPs that have been asked when the struck round is."""
+        return self.size.round * self.together
 
     def orphan(self) -> None:
         """This verifier is gone without a word; another one takes its place."""

@@ -11,11 +11,14 @@ from fractions import Fraction
 
 import pytest
 
+from draftwire.exact.words import Address, KeyedWords
+from draftwire.session.reasons import DropReason
 from draftwire.session.table import State
+from draftwire.verifier.inflight import InFlight
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import WireVersion
 from faults import frames, matrix
-from faults.law import Case, OtherCaseError, enumerated, shape
+from faults.law import Case, OtherCaseError, enumerated, enumerations, shape
 from faults.network import Fault, everywhere
 from faults.play import play
 from faults.requests import TINY_POLICIES, long_request
@@ -24,6 +27,7 @@ from faults.scene import (
     PASS,
     SESSION_STATE,
     UNDER_WAY,
+    Aimed,
     Moment,
     Scene,
 )
@@ -39,6 +43,7 @@ WITH_LAW = [  # a loss of every kind, in the state that it is typical of
     ("token not drawn from its q", Moment.REPLYING),
     ("drafter killed -9, restarted", Moment.PROPOSED),
     ("drafter restarted, another model", Moment.COMMITTED),
+    ("several asked, drafter killed -9", Moment.ASKED),
 ]
 
 
@@ -113,6 +118,51 @@ def test_a_fault_that_looks_at_the_draw_has_another_law() -> None:
     found = enumerated(Case(Moment.REPLYING, selecting, TINY_POLICIES[0]))
     assert sum(found.law.values()) == 1
     assert not found.is_the_targets()
+
+
+def test_one_of_several_that_is_lost_by_what_it_drew_has_another_law() -> None:
+    """Its neighbour's is the target's, and the matrix enumerates both."""
+
+    def selecting(scene: Scene, frame: bytes | None) -> Arrivals:
+        assert frame is not None
+        lost = frames.value(frame, "row 0 token") == 0
+        return [] if lost else [(0.0, frame)]
+
+    case = Case(Moment.REPLYING, Aimed(selecting, 2), TINY_POLICIES[0], together=3)
+    own, neighbours, both = enumerations(case)
+    assert not own.is_the_targets() and neighbours.is_the_targets() and not both.is_the_targets()
+
+
+def test_a_fault_of_one_that_costs_the_others_fails_the_cell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is whole is given up with what is not."""
+
+    def everything(self: InFlight, reason: DropReason, detail: str = "") -> None:
+        for session, request in self._asked.items():
+            self._results[session] = request.asking.give_up(reason)
+
+    fault = BY_NAME["several asked, drafter killed -9"]
+    assert not matrix.run_cell(fault, Moment.REPLYING, V2, law=False).wrong
+    monkeypatch.setattr(InFlight, "give_up", everything)
+    cell = matrix.run_cell(fault, Moment.REPLYING, V2, law=False)
+    assert any("counted" in what for what in cell.wrong)
+
+
+def test_a_text_that_changes_though_nothing_of_it_was_lost_fails_the_cell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A frame of another request was dropped, and this one's words come from another place."""
+    fault = BY_NAME["several asked, a frame dropped"]
+    matrix.run_cell(fault, Moment.REPLYING, V2, law=False)  # the texts without a fault
+    words = KeyedWords.words
+
+    def moved(self: KeyedWords, address: Address) -> Iterator[int]:
+        return words(self, replace(address, position=address.position + 1))
+
+    monkeypatch.setattr(KeyedWords, "words", moved)
+    cell = matrix.run_cell(fault, Moment.REPLYING, V2, law=False)
+    assert any("another text, and lost nothing" in what for what in cell.wrong)
 
 
 def test_wrong_numbers_fail_the_cell() -> None:
