@@ -45,6 +45,12 @@ def key_of(seed: int, stream: int, domain: int) -> tuple[int, int]:
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
 
 
+def link_key_of(proposal_key: int) -> int:
+    """P29: what a session is known by on the links of ranks that do not draw."""
+    digest = hashlib.sha256(b"draftwire link v1" + proposal_key.to_bytes(8, "little")).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
 def words_at(
     key: tuple[int, int], generation: int, round_: int, position: int, bits: int = WORD_BITS
 ) -> Iterator[int]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 PRELOADED = ["tests.engines.rank_preload", __name__]
@@ -53,6 +56,20 @@ class Ranks:
 
     def tell(self, rank: int, thing: object) -> None:
         self.pipes[rank].send(thing)
+
+    @contextmanager
+    def stopped(self, rank: int) -> Iterator[None]:
+        """A rank hangs, as a machine does that swaps; it goes on afterwards."""
+        process = self.processes[rank].pid
+        assert process is not None
+        os.kill(process, signal.SIGSTOP)
+        try:
+            # The state stands behind the name, which is in brackets and may hold anything.
+            while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+                time.sleep(0.001)
+            yield
+        finally:
+            os.kill(process, signal.SIGCONT)
 
     def kill(self, rank: int) -> None:
         self.processes[rank].kill()
@@ -128,7 +145,6 @@ def drafter_rank(
     from draftwire.engines.ranks.answering import (
         FollowingEngine,
         FollowingProgram,
-        ShardShelf,
         following,
     )
     from draftwire.engines.ranks.columns import load_columns
@@ -139,6 +155,7 @@ def drafter_rank(
         propose_shards,
     )
     from draftwire.engines.ranks.group import join
+    from draftwire.engines.ranks.shelf import ShardShelf
     from draftwire.errors import TransportError
     from draftwire.transport.tcp import listen
 
@@ -173,7 +190,7 @@ def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay
 
     The test tells every rank where its links go (None: the leader has the only connection), and the
     leader what to write, both as often as it likes. delay: seconds that a rank other than the
-    leader loses before each round.
+    leader loses, before each round is scored and before its link asks.
     """
     from draftwire.engines.hf.loading import embedded_folder
     from draftwire.engines.ranks.columns import load_columns
@@ -185,20 +202,48 @@ def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay
     )
     from draftwire.errors import TransportError
     from draftwire.kernels.shards import even_shards
+    from draftwire.verifier.breaker import Breaker, Choice
     from draftwire.verifier.ownership import Ownership
-    from draftwire.verifier.shard_client import ShardClient
+    from draftwire.verifier.rank_client import RankClient
 
     columns = load_columns(embedded_folder("target"), rank, size)
     group = join(rank, size, rendezvous)
     pipe.send("ready")
 
+    class Dawdling(RankClient):
+        """A link that asks late."""
+
+        def ask(self, *asked: Any) -> None:
+            time.sleep(delay[1] if rank else 0.0)
+            super().ask(*asked)
+
+    class Choosing(Breaker):
+        """Drafted, measured without drafts, paused: whatever the times are."""
+
+        def admits(self) -> Choice:
+            return next(choices)
+
+        def finished(self, *told: Any, first: bool) -> bool:
+            return False
+
+    choices = cycle(Choice)
+
     def linked(
-        addresses: list[str] | None, deadline: float = 20.0, ownership: str = "VOCABULARY"
-    ) -> ShardClient | None:
+        addresses: list[str] | None,
+        deadline: float = 20.0,
+        ownership: str = "VOCABULARY",
+        breaker: bool = False,
+    ) -> RankClient | None:
         shard = even_shards(columns.vocab_size, size)[rank]
         if addresses is None:
             return None
-        return ShardClient(addresses[rank], columns, shard, deadline=deadline, connect_timeout=20.0)
+        return Dawdling(
+            addresses[rank],
+            columns,
+            shard if ownership == "VOCABULARY" else None,
+            deadline=deadline,
+            connect_timeout=20.0,
+        )
 
     while rank and (told := pipe.recv()) is not None:
         client = linked(**told)
@@ -208,7 +253,7 @@ def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay
                 columns,
                 links=None if client is None else LinkFollower(group, client),
                 on_text=lambda request: pipe.send((request.text, request.rounds)),
-                before_round=lambda: time.sleep(delay.value),
+                before_round=lambda: time.sleep(delay[0]),
             )
         except TransportError as error:
             pipe.send(type(error).__name__)
@@ -222,7 +267,8 @@ def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay
         ownership = Ownership[told.get("ownership", "VOCABULARY")]
         target = RankedTargetEngine(group, columns, ownership)
         target.end_tokens = frozenset()  # a text of the tests has its full length
-        links = None if client is None else RankLinks(group, client)
+        breaker = Choosing() if told.get("breaker") else None
+        links = None if client is None else RankLinks(group, client, breaker=breaker)
         while (wish := pipe.recv()) is not None:
             try:
                 pipe.send(_text(pipe, target, links, **wish))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ class Machines:
     """The ranks of a target, and what they have been told."""
 
     target: Ranks
-    delay: Any  # how long the second rank dawdles
+    delay: Any  # how long the second rank dawdles before it scores, and before its link asks
     told: bool = False
     address: str = ""
 
@@ -44,15 +44,15 @@ class Machines:
         linked: bool,
         deadline: float = 20.0,
         ownership: str = "VOCABULARY",
+        breaker: bool = False,
     ) -> None:
         """Where the drafter is: a link a rank, or one for the leader."""
         if self.told:
             self.target.tell(0, None)
         for rank in range(len(self.target.processes)):
             links = addresses if linked else None
-            self.target.tell(
-                rank, {"addresses": links, "deadline": deadline, "ownership": ownership}
-            )
+            told = {"addresses": links, "deadline": deadline, "ownership": ownership}
+            self.target.tell(rank, {**told, "breaker": breaker})
         self.told = True
         self.address = "" if linked else addresses[0]
 
@@ -83,7 +83,7 @@ def drafter(linked: bool) -> Iterator[tuple[Ranks, list[str]]]:
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[Machines]:
-    delay = context().Value("d", 0.0)
+    delay = context().Array("d", 2)
     with ranks(verifier_rank, 2, delay) as group:
         assert [group.hear(rank, 200) for rank in range(2)] == ["ready"] * 2
         yield Machines(group, delay)
@@ -97,6 +97,13 @@ class Both:
     drafter: Ranks
     addresses: list[str]
     linked: bool
+    owned: bool = False  # whole q's, on a link of each rank
+
+    def connect(self, **how: Any) -> None:
+        ownership = "REQUESTS" if self.owned else "VOCABULARY"
+        addresses = self.addresses * 2 if self.owned else self.addresses
+        linked = self.linked or self.owned
+        self.target.connect(addresses, linked=linked, **{"ownership": ownership, **how})
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["leader", "links"])
@@ -149,10 +156,10 @@ def test_t33_a_slow_rank_of_the_target_changes_nothing(
     machines: Machines, alone: tuple[int, ...]
 ) -> None:
     """It comes late to every round; the reply is there first, and is used."""
-    machines.delay.value = 0.1
+    machines.delay[0] = 0.1
     began = time.monotonic()
-    slow, report = machines.write(deadline=5.0)
-    machines.delay.value = 0.0
+    slow, report = machines.write()
+    machines.delay[0] = 0.0
     assert time.monotonic() - began > 0.1 * report["rounds"]
     assert slow == alone and report["misses"] == {}
 
@@ -196,14 +203,93 @@ def test_t33_a_deadline_is_the_leaders_alone(both: Both) -> None:
     assert report["drafted_rounds"] < report["rounds"] and report["misses"]
 
 
+def owned(both: Both) -> Both:
+    """The same machines, the target request-sharded, with a link of each rank for whole q's."""
+    return replace(both, owned=True)
+
+
+def test_requests_of_each_rank_over_a_link_of_its_own(
+    both: Both, alone: tuple[int, ...], one: Callable[..., tuple[int, ...]]
+) -> None:
+    """The text of one process, for a request of each rank; a drafter of shards is refused."""
+    ways = owned(both)
+    ways.connect()
+    if both.linked:
+        text, report = both.target.write()
+        assert len(text) == TOKENS and report["drafted_rounds"] == 0
+        assert set(report["misses"]) == {"no_connection"}
+        return
+    reports = []
+    for _ in range(2):
+        text, report = both.target.write()
+        assert text == alone and report["misses"] == {} and report["accepted"] > 0
+        reports.append(report)
+    assert reports[0]["bytes_received"] == reports[1]["bytes_received"] > 0  # told by the owner
+    processors = {"top_k": 20, "repetition_penalty": 1.3}
+    assert both.target.write(**processors)[0] == one(**processors)
+
+
+def test_t33_a_link_that_asks_late_is_waited_for_until_the_leader_says_so(
+    both: Both, alone: tuple[int, ...]
+) -> None:
+    """Late by less than the deadline: used. By more: used or not, but on both ranks alike."""
+    ways = both if both.linked else owned(both)
+    ways.target.delay[1] = 0.1
+    ways.connect()
+    text, report = both.target.write()
+    assert text == alone and report["misses"] == {}
+    ways.connect(deadline=0.02)
+    text, report = both.target.write()
+    ways.target.delay[1] = 0.0
+    assert len(text) == TOKENS
+
+
+def test_the_leaders_breaker_decides_for_all_ranks(both: Both) -> None:
+    ways = both if both.linked else owned(both)
+    ways.connect(breaker=True)
+    text, report = both.target.write()
+    assert len(text) == TOKENS and report["drafted_rounds"] > 0
+    assert set(report["misses"]) == {"sampled", "not_worth"}
+
+
+def test_t33_a_rank_of_the_target_that_hangs_delays_one_decision(both: Both) -> None:
+    """Past every deadline; when it goes on, all ranks go on with the same text."""
+    both.connect(deadline=0.2)
+    both.target.begin(pause_at=5, deadline=0.2)
+    assert both.target.target.hear(0) == "paused"
+    with both.target.target.stopped(1):
+        both.target.target.tell(0, "go on")
+        time.sleep(0.5)  # so long it hangs; nothing below depends on how long that is
+        assert not both.target.target.pipes[0].poll()  # no rank goes on alone
+    text, _ = both.target.end()
+    assert len(text) == TOKENS
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_t37_a_drafter_rank_that_hangs_costs_the_deadline_and_drafts_again(
+    both: Both, rank: int
+) -> None:
+    """No rank of the target hangs with it; when it goes on, so does drafting."""
+    ways = both if rank or both.linked else owned(both)
+    ways.connect(deadline=0.5)
+    both.target.begin(pause_at=5, deadline=0.5)
+    assert both.target.target.hear(0) == "paused"
+    with both.drafter.stopped(rank):
+        both.target.target.tell(0, "go on")
+        text, report = both.target.end()
+    assert len(text) == TOKENS and report["misses"]["missed_deadline"] > 0
+    ways.connect()
+    assert both.target.write()[1]["accepted"] > 0
+
+
 def kill(both: Both, rank: int) -> None:
     """In the middle of a text: both ranks of the target fall back, together, and go on."""
-    both.target.connect(both.addresses, linked=both.linked)
+    both.connect()
     both.target.begin(pause_at=5)
     assert both.target.target.hear(0) == "paused"
     both.drafter.kill(rank)
     if rank == 0:
-        assert both.drafter.hear(1, 30) == "the leader is gone"
+        assert both.drafter.hear(1) == "the leader is gone"
     both.target.target.tell(0, "go on")
     text, report = both.target.end()
     assert len(text) == TOKENS
@@ -216,10 +302,10 @@ def test_t34_a_drafter_rank_that_is_killed_costs_no_text(both: Both) -> None:
     kill(both, 1)
 
 
-@pytest.mark.parametrize("linked", [False, True], ids=["leader", "links"])
-def test_t34_a_drafters_leader_that_is_killed_costs_no_text(target: Machines, linked: bool) -> None:
-    with drafter(linked) as (group, addresses):
-        kill(Both(target, group, addresses, linked), 0)
+@pytest.mark.parametrize("way", ["leader", "links", "owned"])
+def test_t34_a_drafters_leader_that_is_killed_costs_no_text(target: Machines, way: str) -> None:
+    with drafter(way == "links") as (group, addresses):
+        kill(Both(target, group, addresses, way == "links", way == "owned"), 0)
 
 
 def test_a_rank_of_the_target_that_dies_ends_the_text_on_all_others(target: Machines) -> None:
@@ -228,11 +314,11 @@ def test_a_rank_of_the_target_that_dies_ends_the_text_on_all_others(target: Mach
     target.begin(pause_at=5)
     assert target.target.hear(0) == "paused"
     target.target.kill(0)
-    assert target.target.hear(1, 30) == "TransportError"
+    assert target.target.hear(1) == "TransportError"
 
 
 def test_four_ranks_write_one_text_until_one_dies() -> None:
-    with ranks(verifier_rank, 4, context().Value("d", 0.0)) as group:
+    with ranks(verifier_rank, 4, context().Array("d", 2)) as group:
         assert [group.hear(rank, 200) for rank in range(4)] == ["ready"] * 4
         machines = Machines(group, None)
         machines.connect(["127.0.0.1:9"], linked=False)
@@ -243,4 +329,4 @@ def test_four_ranks_write_one_text_until_one_dies() -> None:
         assert group.hear(0) == "paused"
         group.kill(3)
         group.tell(0, "go on")
-        assert [group.hear(rank, 30) for rank in range(3)] == ["TransportError"] * 3
+        assert [group.hear(rank) for rank in range(3)] == ["TransportError"] * 3

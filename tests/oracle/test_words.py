@@ -5,12 +5,14 @@ from __future__ import annotations
 from fractions import Fraction as F
 from itertools import islice
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact import decide, verify
 from draftwire.exact.counts import Counts
-from draftwire.exact.words import Address, Domain, KeyedWords, RequestKey
+from draftwire.exact.words import Address, Domain, KeyedWords, RequestKey, link_key
 from oracle import decisions
 from oracle import words as oracle
 
@@ -121,3 +123,15 @@ def test_rounds_are_exacts(data: st.DataObject) -> None:
         ours.token,
         ours.outcome,
     )
+
+
+@given(st.integers(0, (1 << 64) - 1))
+def test_link_keys_are_the_oracles(key: int) -> None:
+    assert link_key(key) == oracle.link_key_of(key)
+
+
+def test_a_link_key_is_pinned_and_no_key_of_more_than_64_bits_has_one() -> None:
+    assert link_key(0) == 0x03135044D499C72E
+    for wrong in (-1, 1 << 64):
+        with pytest.raises(ArithmeticRefusalError):
+            link_key(wrong)

@@ -307,10 +307,3 @@ def _take_links(values: dict[str, Any]) -> None:
         raise click.UsageError(
             f"{len(links)} --rank-link for {ranks.size} ranks: name one a rank, in their order"
         )
-    if values["ownership"] is Ownership.REQUESTS:
-        raise click.UsageError(
-            "--ownership requests judges whole q's, and --rank-link brings a shard to each rank:"
-            " use --drafter instead, or drop --ownership"
-        )
-    if values["breaker"]:
-        raise click.UsageError("--breaker does not watch --rank-link: drop one of them")

@@ -80,7 +80,9 @@ def _generate(
         watching = options.watching
         stack.enter_context(logging_to(watching.log_level, watching.log_format))
         drafter = links
-        if options.drafter is not None:
+        if links is not None:
+            stack.enter_context(serving_metrics(watching, links.client))
+        elif options.drafter is not None:
             drafter = stack.enter_context(
                 remote_drafter(
                     options.drafter,
@@ -94,7 +96,7 @@ def _generate(
                     breaker=Breaker() if options.breaker else None,
                 )
             )
-            stack.enter_context(serving_metrics(options.watching, drafter))
+            stack.enter_context(serving_metrics(watching, drafter))
         running = stack.enter_context(
             begin(
                 target.engine,

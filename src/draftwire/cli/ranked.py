@@ -56,7 +56,6 @@ def serve_ranks(options: ServeOptions, config: DrafterConfig) -> None:
         from draftwire.engines.ranks.answering import (
             FollowingEngine,
             FollowingProgram,
-            ShardShelf,
             following,
         )
         from draftwire.engines.ranks.drafting import (
@@ -66,6 +65,7 @@ def serve_ranks(options: ServeOptions, config: DrafterConfig) -> None:
             propose,
             propose_shards,
         )
+        from draftwire.engines.ranks.shelf import ShardShelf
 
         def say_ready(address: Address) -> None:
             which = f"rank {group.rank} " if options.rank_links else ""
@@ -135,18 +135,22 @@ def ranked_target(options: GenerateOptions) -> Iterator[tuple[Target, Any] | Non
         from draftwire.engines.ranks.links import LinkFollower, RankLinks
         from draftwire.engines.ranks.verifying import RankedTargetEngine, follow_verifying
         from draftwire.kernels.shards import even_shards
-        from draftwire.verifier.shard_client import ShardClient
+        from draftwire.verifier.breaker import Breaker
+        from draftwire.verifier.ownership import Ownership
+        from draftwire.verifier.rank_client import RankClient
 
         client = None
         if options.rank_links:
             if options.deadline_ms is None:
                 raise ConfigurationError("links from rank to rank need a deadline")
+            shard = even_shards(columns.vocab_size, group.size)[group.rank]
             client = stack.enter_context(
-                ShardClient(
+                RankClient(
                     options.rank_links[group.rank],
                     columns,
-                    even_shards(columns.vocab_size, group.size)[group.rank],
+                    None if options.ownership is Ownership.REQUESTS else shard,
                     deadline=options.deadline_ms / 1e3,
+                    audit=options.audit,
                     max_depth=options.depth,
                     max_support=max(1, options.layout.support),
                     security=options.security,
@@ -160,7 +164,12 @@ def ranked_target(options: GenerateOptions) -> Iterator[tuple[Target, Any] | Non
         engine = RankedTargetEngine(group, columns, options.ownership)
         folder = options.target or embedded_folder("target")
         try:
-            led = None if client is None else RankLinks(group, client, audit=options.audit)
+            breaker = Breaker() if options.breaker else None
+            led = (
+                None
+                if client is None
+                else RankLinks(group, client, breaker=breaker, audit=options.audit)
+            )
             yield RankedTarget(engine, columns, folder), led
         finally:
             with suppress(TransportError):

@@ -22,6 +22,7 @@ _MULTIPLIER_1: Final = 0xCD9E8D57
 _WEYL_0: Final = 0x9E3779B9
 _WEYL_1: Final = 0xBB67AE85
 _KEY_LABEL: Final = b"draftwire key v1"
+_LINK_LABEL: Final = b"draftwire link v1"
 
 
 class Domain(IntEnum):
@@ -93,6 +94,17 @@ class RequestKey:
         """KEY(PROPOSAL) as one u64, lane 0 in the low half: all that the drafter is told."""
         low, high = self.key(Domain.PROPOSAL)
         return low | high << 32
+
+
+def link_key(proposal_key: int) -> int:
+    """What a request is known by, beside its session id, on the links of ranks that draw nothing.
+
+    proposal_key, result: u64 (P29). It says nothing of the words. Errors: ArithmeticRefusalError
+    OUT_OF_RANGE.
+    """
+    _check_range("proposal key", proposal_key, 64)
+    digest = hashlib.sha256(_LINK_LABEL + proposal_key.to_bytes(8, "little")).digest()
+    return int.from_bytes(digest[:8], "little")
 
 
 class WordSource(Protocol):

@@ -175,9 +175,8 @@ class DraftClient(Connected):
         self._rounds = InFlight()
         try:
             self._exchange(asked, now, deadline)
-        except BaseException:  # interrupted: what was half sent or read cannot be gone on with
-            self._rounds = InFlight()
-            self._disconnect()
+        except BaseException:
+            self._interrupted()
             raise
         results = []
         trips = []
@@ -191,6 +190,14 @@ class DraftClient(Connected):
         self, asked: Sequence[tuple[ClientRequest, ProposalPolicy]], now: float, deadline: float
     ) -> None:
         """Send the STEPs and follow what comes until each round has a result."""
+        self._say(asked, now, deadline)
+        if not self._listen(deadline):
+            self._too_late()
+
+    def _say(
+        self, asked: Sequence[tuple[ClientRequest, ProposalPolicy]], now: float, deadline: float
+    ) -> None:
+        """Send a STEP for each request."""
         channel, link = self._channel, self._link
         if channel is None or link is None:
             raise ConnectionError("there is no connection to ask on")
@@ -213,15 +220,31 @@ class DraftClient(Connected):
         # While the drafter is at work: what its answers begin with.
         for request, _ in asked:
             link.expect(request.asking.expected(), request.asking.awaited())
+
+    def _listen(self, until: float) -> bool:
+        """Follow what comes until each round has a result; False where the time is over first."""
         while self._rounds:
+            channel, link = self._channel, self._link
+            assert channel is not None  # its end is the end of every round
+            assert link is not None
             try:
-                self._receive(channel, link, deadline)
+                self._receive(channel, link, until)
             except TimeoutError:
-                self._rounds.give_up(DropReason.MISSED_DEADLINE)
-                if self._silence.too_long(self.clock(), self.deadline):
-                    self._lost_connection(DropReason.DISCONNECTED, "nothing is heard of it")
+                return False
             except ConnectionError as error:
                 self._lost_connection(DropReason.DISCONNECTED, str(error))
+        return True
+
+    def _too_late(self) -> None:
+        """Drop what has not come; a connection that says nothing any more is given up as well."""
+        self._rounds.give_up(DropReason.MISSED_DEADLINE)
+        if self._silence.too_long(self.clock(), self.deadline):
+            self._lost_connection(DropReason.DISCONNECTED, "nothing is heard of it")
+
+    def _interrupted(self) -> None:
+        """What was half sent or read cannot be gone on with."""
+        self._rounds = InFlight()
+        self._disconnect()
 
     def lost_round(self, dropped: Dropped) -> None:
         """Tell the operator of a proposal that was asked for and is lost."""

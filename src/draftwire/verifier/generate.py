@@ -106,7 +106,9 @@ class Generation(Generic[Context], Iterator[Emission]):
         self._on_emission = on_emission
         context = target.open(prompt, sampling)  # first: it may refuse, and no slot is taken then
         self._drafting: DraftRequest = (
-            Undrafted() if drafter is None else drafter.open(prompt, key.proposal_key)
+            Undrafted()
+            if drafter is None
+            else self._begin_drafting(drafter, context, prompt, key.proposal_key)
         )
         self._drafted = drafter is not None
         self._breaker: Breaker | None = None if drafter is None else drafter.breaker
@@ -158,6 +160,12 @@ class Generation(Generic[Context], Iterator[Emission]):
         if self.report.finish is None:
             self.report.finish = Finish.ABANDONED
         self._free()
+
+    def _begin_drafting(
+        self, drafter: Drafter, context: Context, prompt: Sequence[int], proposal_key: int
+    ) -> DraftRequest:
+        """Return the request's drafting; context: the target's, for whom that decides something."""
+        return drafter.open(prompt, proposal_key)
 
     def _free(self) -> None:
         """Free the request on both sides, once."""

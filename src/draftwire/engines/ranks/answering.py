@@ -2,13 +2,14 @@
 
 The group's orders and the link's messages come independently of each other, so two threads wait:
 one follows the leader and puts this rank's shards on a shelf, the other serves the link from it.
+What lies there is handed to the connection of the verifier that it was drawn for, and to no other.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -17,54 +18,12 @@ from draftwire.drafter.engine import DraftEngine
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.serve import DrafterServer
 from draftwire.engines.ranks.columns import ModelColumns
-from draftwire.engines.ranks.drafting import RankedContext, RankedJob, follow_drafting
+from draftwire.engines.ranks.drafting import RankedContext, follow_drafting
+from draftwire.engines.ranks.shelf import ShardShelf
 from draftwire.errors import ConfigurationError, TransportError
 from draftwire.kernels.shards import Collective
-from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.session.proposal import DraftTask
-from draftwire.wire.registry import Adaptation, Status
-
-
-class ShardShelf:
-    """This rank's latest shard of each session, until its link takes it; for two threads.
-
-    One a session that the leader has open, so it is bounded as the leader's sessions are.
-    """
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.on_change: Callable[[], None] = lambda: None
-        self._lock = threading.Lock()
-        self._drafts: dict[int, tuple[RankedJob, ShardDraft | Status]] = {}
-        self._sessions: dict[int, int] = {}
-
-    def put(self, job: RankedJob, draft: ShardDraft | Status) -> None:
-        """A proposal has been drawn, in the place of the session's latest."""
-        with self._lock:
-            self._sessions[job.number] = job.session
-            self._drafts[job.session] = (job, draft)
-        self.on_change()
-
-    def end(self, number: int) -> None:
-        """The session of this context is over."""
-        with self._lock:
-            self._drafts.pop(self._sessions.pop(number, -1), None)
-
-    def has(self, task: DraftTask) -> bool:
-        """Whether the shard that a task asks for lies here."""
-        with self._lock:
-            return self._is_for(task)
-
-    def take(self, task: DraftTask) -> ShardDraft | Status | None:
-        """Return the shard that a task asks for, once; None while it is not here."""
-        with self._lock:
-            return self._drafts.pop(task.session)[1] if self._is_for(task) else None
-
-    def _is_for(self, task: DraftTask) -> bool:
-        """A session names its rounds once, so nothing else can match."""
-        job, _ = self._drafts.get(task.session, (None, None))
-        named = (task.generation, task.round, task.policy)
-        return job is not None and (job.generation, job.round, job.policy) == named
+from draftwire.wire.registry import Adaptation
 
 
 class FollowingEngine:
@@ -119,7 +78,12 @@ class FollowingProgram(DrafterProgram[RankedContext]):
     @property
     def waiting(self) -> bool:
         """Whether a task can be answered now."""
-        return any(self.shelf.has(task) for _, task in self._tasks())
+        return any(self.shelf.has(*each) for each in self._tasks())
+
+    def disconnect(self, connection: Connection[RankedContext]) -> None:
+        """The stream has ended: what it had of the shelf is for the verifier's next one."""
+        super().disconnect(connection)
+        self.shelf.leave(connection)
 
     def owes(self, connection: Connection[RankedContext]) -> bool:
         """Never: a task whose proposal the leader was not asked for must keep no place for ever."""
@@ -130,7 +94,7 @@ class FollowingProgram(DrafterProgram[RankedContext]):
         self._lapse()
         answered = []
         for connection, task in self._tasks():
-            draft = self.shelf.take(task)
+            draft = self.shelf.take(connection, task)
             if draft is not None:
                 self._turns.drop(connection, task.session)
                 self._count(draft)

@@ -30,7 +30,7 @@ from draftwire.engines.ranks.orders import (
     unsigned,
 )
 from draftwire.errors import ConfigurationError
-from draftwire.exact.words import Address, Domain, ProposalWords
+from draftwire.exact.words import Address, Domain, ProposalWords, link_key
 from draftwire.kernels import shards
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import OK, Collective, Integers, Shard, ShardRows, Steps, drive
@@ -40,7 +40,7 @@ from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Adaptation, Layout, Status
 
-_JOB_FIELDS: Final = 5 + POLICY_NUMBERS  # numbers of a job, before the tokens to feed
+_JOB_FIELDS: Final = 6 + POLICY_NUMBERS  # numbers of a job, before the tokens to feed
 
 
 @dataclass(slots=True)
@@ -60,11 +60,14 @@ class RankedContext:
 class RankedJob:
     """A job as every rank knows it; the words stay with the leader.
 
-    session, generation, round: what the STEP that asked for it names, on every rank's link.
+    number: of the leader's context, which is one session of one connection. session, generation,
+    round: what the STEP that asked for it names, on every rank's link. link_key: what proves on the
+    other links that it is the same verifier's (P29).
     """
 
     number: int
     session: int
+    link_key: int
     generation: int
     round: int
     policy: ProposalPolicy
@@ -191,6 +194,7 @@ def _led(
         RankedJob(
             job.context.number,
             job.session,
+            link_key(job.proposal_key),
             job.generation,
             job.round,
             job.policy,
@@ -317,7 +321,8 @@ def _word(job: DraftJob[RankedContext], source: ProposalSource, offset: int) -> 
 def _encoded(jobs: Sequence[RankedJob]) -> Integers:
     numbers: list[int] = [len(jobs)]
     for job in jobs:
-        numbers += [job.number, signed(job.session), job.generation, job.round]
+        numbers += [job.number, signed(job.session), signed(job.link_key)]
+        numbers += [job.generation, job.round]
         numbers += [*numbers_of(job.policy), len(job.feed), *job.feed]
     return np.array(numbers, np.int64)
 
@@ -325,10 +330,10 @@ def _encoded(jobs: Sequence[RankedJob]) -> Integers:
 def _decoded(numbers: list[int]) -> list[RankedJob]:
     jobs, at = [], 1
     for _ in range(numbers[0]):
-        number, session, generation, round_, *policy, fed = numbers[at : at + _JOB_FIELDS]
+        number, session, key, generation, round_, *policy, fed = numbers[at : at + _JOB_FIELDS]
         at += _JOB_FIELDS
         feed = tuple(numbers[at : at + fed])
-        session = unsigned(session)
-        jobs.append(RankedJob(number, session, generation, round_, policy_of(policy), feed))
+        names = number, unsigned(session), unsigned(key), generation, round_
+        jobs.append(RankedJob(*names, policy_of(policy), feed))
         at += fed
     return jobs

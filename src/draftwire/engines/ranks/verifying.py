@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.engines.ranks.columns import ModelColumns
-from draftwire.engines.ranks.links import LinkedRequest, LinkFollower, RankLinks
+from draftwire.engines.ranks.links import EVERY, LinkedRequest, LinkFollower, RankLinks
 from draftwire.engines.ranks.orders import (
     LINK_ORDERS,
     DivergedError,
@@ -41,7 +41,7 @@ from draftwire.kernels.shards_requests import verify_owned
 from draftwire.kernels.shards_verify import Place, Rounds, ShardVerdicts, verify
 from draftwire.session.proposal import Proposal
 from draftwire.session.shards import ShardProposal
-from draftwire.verifier.drafting import Drafter
+from draftwire.verifier.drafting import Drafter, DraftRequest
 from draftwire.verifier.generate import Emission, Generation, Kind
 from draftwire.verifier.ownership import Ownership
 from draftwire.verifier.sampling import Sampling
@@ -112,20 +112,17 @@ class RankedTargetEngine:
     ) -> Verdict:
         """Decide a round on every rank at once; without a proposal one token is drawn from p.
 
-        link: the number that the ranks know the request's links by, where the proposal came in
-        shards; each rank then has its own, and no q crosses between them.
+        link: the number that the ranks know the request's links by, where there are such; each
+        rank then has what it needs of the proposal, and no q crosses between them.
         """
         shard = self.columns.shard
         tokens = () if proposal is None else proposal.tokens
         depth = len(tokens)
         where = [place.generation, place.round, place.first_position]
         head = np.array([context.number, *where, depth, link, *tokens], np.int64)
-        if isinstance(proposal, ShardProposal):
-            tell(self.group, Order.VERIFY, head)
-            counts = _widened(shard, proposal.draft)
-        else:
-            counts = _whole(proposal, shard.vocab_size)
-            tell(self.group, Order.VERIFY, np.concatenate([head, counts.reshape(-1)]))
+        counts = _counts(shard, proposal)
+        sent = head if link else np.concatenate([head, counts.reshape(-1)])
+        tell(self.group, Order.VERIFY, sent)
         steps = _judge(shard, context, rows, tokens, counts, place, source)
         return drive(self.group, steps).verdict(0, depth)
 
@@ -144,8 +141,8 @@ class RankedTargetEngine:
 class RankedGeneration(Generation[RankedRequest]):
     """The round loop over ranks: everything but the judging is the ordinary loop, on the leader.
 
-    target: a :class:`RankedTargetEngine`. Proposals in shards are for a vocabulary-sharded one
-    (ConfigurationError).
+    target: a :class:`RankedTargetEngine`. Links of ranks bring shards to a vocabulary-sharded one,
+    and whole q's to a request-sharded one (ConfigurationError).
     """
 
     def __init__(
@@ -160,14 +157,23 @@ class RankedGeneration(Generation[RankedRequest]):
         on_emission: Callable[[Emission], None] | None = None,
     ) -> None:
         """See :func:`draftwire.verifier.generate.generate`."""
-        if isinstance(drafter, RankLinks) and target.ownership is not Ownership.VOCABULARY:
+        requests = target.ownership is Ownership.REQUESTS
+        if isinstance(drafter, RankLinks) and drafter.whole is not requests:
             raise ConfigurationError(
-                "a request-sharded target judges whole q's, and links from rank to rank bring a"
-                " shard to each: use one connection, or a vocabulary-sharded target"
+                f"a {target.ownership.value} target judges {'whole' if requests else 'shards of'}"
+                f" q's, and its links bring {'shards' if requests else 'whole ones'}: make its"
+                f" clients {'without' if requests else 'with'} a shard"
             )
         super().__init__(
             target, drafter, prompt, sampling, policy, decode=decode, on_emission=on_emission
         )
+
+    def _begin_drafting(
+        self, drafter: Drafter, context: RankedRequest, prompt: Sequence[int], proposal_key: int
+    ) -> DraftRequest:
+        if not isinstance(drafter, RankLinks):
+            return drafter.open(prompt, proposal_key)
+        return drafter.open(prompt, proposal_key, context.owner if drafter.whole else EVERY)
 
     def _draw_target_only(self, rows: NDArray[np.float64]) -> int:
         return self._judged(rows, None).token
@@ -205,8 +211,8 @@ def follow_verifying(
 ) -> None:
     """Any other rank of a target: do what the leader says until it says stop.
 
-    It has no key and no clock, so it cannot decide anything. links: this rank's link to the
-    drafter's rank that has its shards; None = the leader passes q on. on_text: called with every
+    It decides nothing but what is its own in a request-sharded target. links: this rank's link to
+    the drafter; None = the leader passes q on. on_text: called with every
     request that has ended, its text as this rank knows it. before_round: called before a round is
     scored here. Raises TransportError when a rank is gone, and DivergedError when the leader's text
     is not the one that was decided, or it speaks of links that there are none of.
@@ -253,7 +259,7 @@ def _follow(
     request: RankedRequest,
     rows: NDArray[np.float64],
     numbers: Integers,
-    draft: ShardDraft | None,
+    draft: ShardDraft | Proposal | None,
 ) -> None:
     """Take part in the judging of a round, and remember what the leader decided."""
     _, generation, round_, first_position, depth, link, *more = numbers.tolist()
@@ -262,7 +268,7 @@ def _follow(
         told = numbers[-depth * shard.vocab_size :] if depth else numbers[:0]
         counts = told.astype(np.int32).reshape(depth, shard.vocab_size)
     elif draft is not None and list(draft.tokens) == tokens:
-        counts = _widened(shard, draft)
+        counts = _counts(shard, draft)
     else:
         raise DivergedError(f"request {request.number}: the leader judges another proposal")
     place = Place(generation, round_, first_position)
@@ -322,19 +328,21 @@ def _judge_alone(
     )
 
 
-def _whole(proposal: Proposal | None, vocab_size: int) -> NDArray[np.int32]:
-    """The counts of every position over the whole vocabulary, (K, V)."""
+def _counts(shard: Shard, proposal: Proposal | ShardDraft | None) -> NDArray[np.int32]:
+    """What a rank has of the counts of every position; padding of the target has no tickets.
+
+    Of a shard (K, width); of whole q's (K, V), and (0, V) where they lie on another rank.
+    """
+    if isinstance(proposal, ShardProposal):
+        proposal = proposal.draft
+    if isinstance(proposal, ShardDraft):
+        own = np.zeros((len(proposal.tokens), shard.width), np.int32)
+        own[:, : proposal.shard.width] = proposal.counts
+        return own
     rows = () if proposal is None else proposal.rows
-    counts = np.zeros((len(rows), vocab_size), np.int32)
+    counts = np.zeros((len(rows), shard.vocab_size), np.int32)
     for whole, q in zip(counts, rows, strict=True):
         whole[slice(None, q.vocab_size) if q.ids is None else q.ids] = q.counts
-    return counts
-
-
-def _widened(shard: Shard, draft: ShardDraft) -> NDArray[np.int32]:
-    """A shard of the real ids on the columns of a target's rank, whose padding has no tickets."""
-    counts = np.zeros((len(draft.tokens), shard.width), np.int32)
-    counts[:, : draft.shard.width] = draft.counts
     return counts
 
 

@@ -1,4 +1,4 @@
-"""One rank's link to the drafter's rank that has its shard of every q (P29)."""
+"""One rank's link to the drafter: it asks and waits as the leader of the ranks says (P29)."""
 
 from __future__ import annotations
 
@@ -15,28 +15,32 @@ from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address
+from draftwire.verifier.inflight import InFlight
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.request import ClientRequest
 from draftwire.wire.identity import ModelIdentity
 from draftwire.wire.messages import ProposalPolicy
 
 
-class ShardClient(RemoteDrafter):
-    """A connection that carries one shard of every reply; its rank decides nothing by itself.
+class RankClient(RemoteDrafter):
+    """A connection whose rank decides nothing by itself.
 
-    When to connect, which round asks and for how long it is waited is said by whoever leads the
-    ranks; see :class:`draftwire.engines.ranks.links.RankLinks`. shard: of the real vocabulary.
-    deadline: seconds, the longest that a round waits whatever the leader says.
+    When to connect, which round asks, and when it has waited long enough is said by whoever leads
+    the ranks; see :class:`draftwire.engines.ranks.links.RankLinks`. shard: what every reply holds,
+    of the real vocabulary; None = whole q's, of the requests that this rank owns. deadline:
+    seconds, the leader's for a round. audit: recompute the draws of whole q's (A22); one shard does
+    not say what a word draws.
     """
 
     def __init__(
         self,
         address: Address | tuple[str, int] | str,
         target: ModelIdentity,
-        shard: Shard,
+        shard: Shard | None,
         *,
         deadline: float,
         connect_timeout: float = 1.0,
+        audit: bool = True,
         max_sessions: int = 64,
         max_depth: int = 16,
         max_support: int = 1024,
@@ -48,27 +52,29 @@ class ShardClient(RemoteDrafter):
             target,
             deadline=deadline,
             connect_timeout=connect_timeout,
-            audit=False,  # one shard does not say what a word draws: the settling audits
+            audit=audit and shard is None,
             max_sessions=max_sessions,
             max_depth=max_depth,
             max_support=max_support,
             security=security,
-            shard_count=shard.size,
+            shard_count=1 if shard is None else shard.size,
         )
         self.shard = shard
         self.may_connect = False
 
-    def open_shard(
-        self, session: int, slot: int, prompt: Sequence[int], proposal_key: int
-    ) -> ClientRequest:
-        """Begin a request on this link, under the session and slot that it has on all of them."""
+    def begin(self, session: int, slot: int, prompt: Sequence[int], key: int) -> ClientRequest:
+        """Begin a request on this link, under the session and slot that the leader names.
+
+        key: the request's proposal key; on the links of ranks that do not draw, its link key.
+        """
         asking = AskingSession(
             session,
             slot,
             prompt,
-            proposal_key,
+            key,
             self.agreed,
-            audit=False,
+            audit=self.audit,
+            clock=self.clock,
             shard=self.shard,
             slots=self.slots,
         )
@@ -104,8 +110,36 @@ class ShardClient(RemoteDrafter):
             if self._link is not None:
                 self._link.send(reset)
 
-    def ask_shard(
-        self, request: ClientRequest, policy: ProposalPolicy, seconds: float
-    ) -> Proposal | Dropped:
-        """Ask for this rank's shard and wait so long for it at most."""
-        return self._ask([(request, policy)], self.clock() + seconds)[0]
+    def ask(self, request: ClientRequest, policy: ProposalPolicy, seconds: float) -> None:
+        """Begin the next round and send its STEP, for so long at most; then call ``wait``."""
+        self._spoke_at = now = self.clock()
+        self._silence.asked(now)
+        self._rounds = InFlight()
+        try:
+            self._say([(request, policy)], now, now + seconds)
+        except BaseException:
+            self._interrupted()
+            raise
+
+    def wait(self, request: ClientRequest, seconds: float) -> Proposal | Dropped | None:
+        """Wait for so long for what was asked; None while it has not come."""
+        try:
+            came = self._listen(self.clock() + seconds)
+        except BaseException:
+            self._interrupted()
+            raise
+        return self._booked(request) if came else None
+
+    def give_up(self, request: ClientRequest) -> Proposal | Dropped:
+        """Wait no longer: the leader's deadline has passed."""
+        self._too_late()
+        return self._booked(request)
+
+    def _booked(self, request: ClientRequest) -> Proposal | Dropped:
+        """Return how the round has ended on this link, for whoever watches it as well."""
+        result = self._rounds.take(request)
+        if isinstance(result, Dropped):
+            self.lost_round(result)
+        elif request.asking.round_trip is not None:
+            self.counters.round_trip.add(request.asking.round_trip)
+        return result

@@ -1,0 +1,149 @@
+"""Shards lie on a drafter's rank for the verifier that they were drawn for, and for no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftwire.drafter.program import DrafterConfig
+from draftwire.engines.ranks.answering import FollowingProgram
+from draftwire.engines.ranks.drafting import RankedJob
+from draftwire.engines.ranks.shelf import ShardShelf
+from draftwire.exact.words import link_key
+from draftwire.kernels.shards import Shard
+from draftwire.kernels.shards_payload import ShardDraft
+from draftwire.session.asking import AskingSession
+from draftwire.session.proposal import DraftTask
+from draftwire.session.shards import ShardProposal
+from draftwire.verifier.hello import verifier_hello
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import TICKETS, Layout
+from tests.drafter.peer import TARGET, Peer, V
+from toys.models import ToyDrafter, mixed
+
+POLICY = ProposalPolicy(Layout.DENSE, 1, 1.0)
+SHARD = Shard(V, 5, V, 1, 2)
+SESSION = 1234
+KEYS = (77, 78)  # proposal keys, one a verifier
+
+
+def job(number: int, key: int, round_: int = 1) -> RankedJob:
+    return RankedJob(number, SESSION, link_key(key), 1, round_, POLICY, (1, 2))
+
+
+def draft(token: int) -> ShardDraft:
+    counts = np.zeros((1, SHARD.width), np.int32)
+    counts[0, token - SHARD.begin] = TICKETS
+    return ShardDraft(SHARD, (token,), counts)
+
+
+def task(key: int, round_: int = 1) -> DraftTask:
+    return DraftTask(SESSION, 0, 1, round_, POLICY, link_key(key), 0, (1, 2), 2, 0)
+
+
+def test_equal_sessions_of_two_verifiers_have_places_of_their_own() -> None:
+    shelf = ShardShelf()
+    first, second = object(), object()
+    shelf.put(job(1, KEYS[0]), draft(5))
+    shelf.put(job(2, KEYS[1]), draft(6))
+    assert shelf.take(second, task(KEYS[1])).tokens == (6,)  # type: ignore[union-attr]
+    assert shelf.take(first, task(KEYS[0])).tokens == (5,)  # type: ignore[union-attr]
+    assert shelf.take(first, task(KEYS[0])) is None  # once
+
+
+def test_a_session_that_is_named_without_its_key_is_not_there() -> None:
+    shelf = ShardShelf()
+    shelf.put(job(1, KEYS[0]), draft(5))
+    for stranger in (task(KEYS[1]), replace(task(0), proposal_key=0)):
+        assert not shelf.has(object(), stranger) and shelf.take(object(), stranger) is None
+    assert shelf.has(object(), task(KEYS[0]))
+
+
+def test_a_place_is_its_first_connections_until_that_ends() -> None:
+    """Even from one that knows session and key."""
+    shelf = ShardShelf()
+    own, other = object(), object()
+    shelf.put(job(1, KEYS[0]), draft(5))
+    assert shelf.take(own, task(KEYS[0])) is not None
+    shelf.put(job(1, KEYS[0], 2), draft(6))
+    assert not shelf.has(other, task(KEYS[0], 2))
+    assert shelf.take(other, task(KEYS[0], 2)) is None
+    shelf.leave(other)
+    assert not shelf.has(other, task(KEYS[0], 2))
+    shelf.leave(own)
+    assert shelf.take(other, task(KEYS[0], 2)).tokens == (6,)  # type: ignore[union-attr]
+
+
+def test_the_end_of_one_session_is_not_that_of_its_namesake() -> None:
+    """One key as well: two contexts of the leader's are two places."""
+    shelf = ShardShelf()
+    shelf.put(job(1, KEYS[0]), draft(5))
+    shelf.put(job(2, KEYS[0], 4), draft(6))
+    shelf.end(1)
+    assert not shelf.has(object(), task(KEYS[0]))
+    assert shelf.has(object(), task(KEYS[0], 4))
+    shelf.end(2)
+    shelf.end(2)
+    assert not shelf._places and not shelf._named
+
+
+class ShardPeer(Peer):
+    """A verifier's rank: its sessions take one shard."""
+
+    def begin(self, key: int) -> None:
+        agreed = self.link.agreed
+        self.sessions[SESSION] = AskingSession(
+            SESSION, 0, (1, 2), link_key(key), agreed, audit=False, shard=SHARD
+        )
+        self.results[SESSION] = []
+
+
+def sharded_hello(target: Any) -> Any:
+    return verifier_hello(target, shard_count=2)
+
+
+@pytest.mark.parametrize("drawn", [(0, 1), (1, 0)])
+def test_two_verifiers_with_one_session_id_get_their_own_shards(
+    drawn: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over the wire, whichever proposal is drawn first; a third one waits for nothing."""
+    monkeypatch.setattr("tests.drafter.peer.verifier_hello", sharded_hello)
+    shelf = ShardShelf()
+    engine: Any = ToyDrafter(mixed(V, 2), V)
+    program = FollowingProgram(engine, DrafterConfig(shard_count=2), shelf)
+    peers = [ShardPeer(program, TARGET) for _ in range(3)]
+    for peer, key in zip(peers, (*KEYS, 79), strict=True):
+        peer.begin(key)
+        peer.ask(SESSION, POLICY)
+    assert not program.waiting
+    for index in drawn:
+        shelf.put(job(index + 1, KEYS[index]), draft(5 + index))
+        assert program.waiting
+        assert program.draft() == [peers[index].connection]
+        assert not program.waiting
+    for index, peer in enumerate(peers):
+        peer.receive()
+        tokens = [each.tokens for each in peer.results[SESSION] if isinstance(each, ShardProposal)]
+        assert tokens == ([(5 + index,)] if index < 2 else [])
+
+
+def test_a_connection_that_ends_leaves_its_places_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.drafter.peer.verifier_hello", sharded_hello)
+    shelf = ShardShelf()
+    engine: Any = ToyDrafter(mixed(V, 2), V)
+    program = FollowingProgram(engine, DrafterConfig(shard_count=2), shelf)
+    for round_ in (1, 2):
+        peer = ShardPeer(program, TARGET)
+        peer.begin(KEYS[0])
+        for _ in range(round_ - 1):
+            peer.sessions[SESSION].reset()
+        peer.ask(SESSION, POLICY)
+        asked = replace(job(1, KEYS[0]), generation=peer.sessions[SESSION].generation)
+        shelf.put(asked, draft(5))
+        assert program.draft() == [peer.connection]
+        program.disconnect(peer.connection)
