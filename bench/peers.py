@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -48,6 +49,12 @@ def vllm_verify(target: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor) -> 
     """
     if find_spec("vllm") is None:
         return None
+    return _prepared(lambda: _vllm_verify(target, q, tokens))
+
+
+def _vllm_verify(target: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor) -> Way:
+    if target.device.type == "cpu":
+        _take_cpu_kernels()
     reject = import_module("vllm.v1.sample.rejection_sampler").rejection_sample
     batch, depth = tokens.shape
     size = target.shape[-1]
@@ -75,9 +82,37 @@ def vllm_verify(target: torch.Tensor, q: torch.Tensor, tokens: torch.Tensor) -> 
     return once
 
 
+def _take_cpu_kernels() -> None:
+    """Let vLLM's CPU platform put its own kernels in the place of Triton's, as its workers do."""
+    platform: Any = import_module("vllm.platforms").current_platform
+    platform.import_kernels()
+    replace = getattr(platform, "register_triton_kernel_overrides", None)
+    if replace is not None:  # from vLLM 0.32 on
+        replace()
+
+
 def flashinfer_draw(logits: torch.Tensor) -> Way | None:
     """FlashInfer's ``sampling_from_probs`` after torch's softmax, on a GPU; None without it."""
     if find_spec("flashinfer") is None:
         return None
+    return _prepared(lambda: _flashinfer_draw(logits))
+
+
+def _flashinfer_draw(logits: torch.Tensor) -> Way:
     sample = import_module("flashinfer.sampling").sampling_from_probs
-    return lambda: sample(torch.softmax(logits, -1))
+    # Named numbers keep it from asking torch's generator for its state, which no capture allows.
+    known = inspect.signature(sample).parameters
+    given = {name: value for name, value in (("seed", 7), ("offset", 0)) if name in known}
+    return lambda: sample(torch.softmax(logits, -1), **given)
+
+
+def _prepared(make: Callable[[], Way]) -> Way:
+    """A way that is made when it is first called, so that what it lacks is found by ``runs``."""
+    made: list[Way] = []
+
+    def once() -> object:
+        if not made:
+            made.append(make())
+        return made[0]()
+
+    return once

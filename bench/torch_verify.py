@@ -3,7 +3,8 @@
 From FP32 logits of the target (K + 1 rows) and q to accepted counts and the next tokens, words
 included, for a whole batch. transformers' own speculative sampling starts from logits of both
 models and takes one request a call: it is called once a request, on logits whose softmax is q.
-vLLM's rejection sampler is measured where it is installed.
+vLLM's rejection sampler is measured where it is installed, on a CPU with the kernels that its own
+platform puts in the place of Triton's.
 """
 
 from __future__ import annotations

@@ -34,14 +34,31 @@ def test_a_rank_that_dies_ends_the_collective_of_all_others() -> None:
     with ranks(lost_rank, 3) as group:
         assert [group.hear(rank) for rank in range(3)] == ["met"] * 3
         group.kill(2)
-        assert [group.hear(rank, 30) for rank in range(2)] == ["gone"] * 2
+        assert [group.hear(rank) for rank in range(2)] == ["gone"] * 2
 
 
-def test_groups_that_cannot_be_are_refused() -> None:
+def test_each_rank_over_nccl_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs that need not be there: NCCL refuses one GPU for two ranks."""
+    from draftwire.engines.ranks.group import _take_gpu
+
+    taken: list[str] = []
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.set_device", taken.append)
+    assert [_take_gpu(rank, "cuda") for rank in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert _take_gpu(0, "cuda:1") == "cuda:1"
+    assert taken == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
+
+
+def test_groups_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from draftwire.engines.ranks.group import join
 
     with pytest.raises(ConfigurationError, match="one of gloo, nccl"):
         join(0, 1, "127.0.0.1:1", backend="mpi")
+    with monkeypatch.context() as without:
+        without.setattr("torch.cuda.device_count", lambda: 0)
+        with pytest.raises(ConfigurationError, match="nccl needs a GPU"):
+            join(0, 1, "127.0.0.1:1", backend="nccl")
     with pytest.raises(ConfigurationError, match="no rank 2 of 2"):
         join(2, 2, "127.0.0.1:1")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 KERNELS = Path(__file__).parent / "compiled_kernels.py"
 IN_BINARY64 = {"weigh_kernel", "share_kernel", "mass_kernel", "judge_kernel", "plain_kernel"}
 IN_BINARY64 |= {"residual_kernel", "find_kernel"}
+EXPONENTIAL = IN_BINARY64 - {"share_kernel", "plain_kernel"}
 
 
 def test_every_kernel_compiles_for_hopper_without_contraction():
@@ -25,3 +26,4 @@ def test_every_kernel_compiles_for_hopper_without_contraction():
         # Nothing is computed in binary32: a float argument or constant would have crept in.
         assert counts["binary32"] == 0, name
         assert (counts["products"] > 0) == (name in IN_BINARY64), name
+        assert counts["exponential"] == (name in EXPONENTIAL), name

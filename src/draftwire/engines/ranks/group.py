@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any, Final
 
@@ -14,8 +15,8 @@ from draftwire.kernels.shards import LEADER, Integers
 
 BACKENDS: Final = {"gloo": "cpu", "nccl": "cuda"}
 FOREVER: Final = 7 * 24 * 3600.0
-"""Seconds a rank waits for another: no rank times out on its own clock while the others live. A
-rank that has died is noticed by its closed connection, at once."""
+"""Seconds a rank waits for another: no rank times out on its own clock while the others live. Over
+gloo a rank that has died is noticed by its closed connection, at once."""
 
 
 class TorchGroup:
@@ -87,13 +88,18 @@ def join(
 ) -> TorchGroup:
     """Meet the other ranks and return the group; every rank calls this once.
 
-    rendezvous: "HOST:PORT", where the leader listens. patience: seconds to wait for the others, now
-    and in every collective. Raises ConfigurationError (backend, rank), TransportError (nobody met).
+    rendezvous: "HOST:PORT", where the leader listens. device: None = for NCCL the GPU of the rank's
+    number among those of its machine. patience: seconds to wait for the others, now and in every
+    collective; NCCL notices a rank that has died by nothing else. Raises ConfigurationError
+    (backend, rank, device), TransportError (nobody met).
     """
     if backend not in BACKENDS:
         raise ConfigurationError(f"there is no backend {backend!r}: one of {', '.join(BACKENDS)}")
     if not 0 <= rank < size:
         raise ConfigurationError(f"there is no rank {rank} of {size}")
+    device = device or BACKENDS[backend]
+    if backend == "nccl":
+        device = _take_gpu(rank, device)
     try:
         distributed.init_process_group(
             backend,
@@ -104,13 +110,26 @@ def join(
         )
     except (RuntimeError, ValueError) as error:
         raise TransportError(f"the ranks did not meet at {rendezvous}: {error}") from error
-    return TorchGroup(device=device or BACKENDS[backend])
+    return TorchGroup(device=device)
 
 
 def leave() -> None:
     """End the default group in this process."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def _take_gpu(rank: int, device: str) -> str:
+    """Make a GPU the current one of this process, which NCCL wants to be another on each rank."""
+    number = torch.cuda.device_count()
+    if not number:
+        raise ConfigurationError("nccl needs a GPU that torch can use: take gloo")
+    if device == "cuda":
+        device = f"cuda:{rank % number}"
+    torch.cuda.set_device(device)
+    # Otherwise a collective that is given up ends the process, and nobody hears why.
+    os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+    return device
 
 
 def _gone(error: RuntimeError) -> TransportError:
