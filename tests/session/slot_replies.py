@@ -1,4 +1,4 @@
-"""All that may come for one STEP: whole, half, forged, declined; decoded, or matched."""
+"""All that may come for one STEP: whole, half, forged, declined; decoded, matched, or at once."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ import numpy as np
 from draftwire.errors import ProtocolErrorCode
 from draftwire.kernels import cpu
 from draftwire.kernels.rows import QRow
-from draftwire.kernels.words import first_words
+from draftwire.kernels.words import proposal_words
 from draftwire.session import answers
+from draftwire.session.awaited import Awaited
 from draftwire.session.proposal import Matched, Received
 from draftwire.wire import codec
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.answer import HEAD_BYTES, Part, expected
 from draftwire.wire.checksum import crc32c
+from draftwire.wire.frames import encode_frame
 from draftwire.wire.messages import Complete, ErrorMessage, Reply, Step
-from draftwire.wire.registry import Status
+from draftwire.wire.registry import Layout, Status
 from tests.session.joined import received, row_after, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
 WHOLE: Final = "whole"
 HALF: Final = "half"  # its last row has a wrong mass
 FORGED: Final = "forged"  # its first token was not drawn from its q
 REPLIES: Final = (WHOLE, HALF, FORGED)
+AT_ONCE: Final = f"{WHOLE} at once"
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """messages: what may come, by name. tokens, counts (K, V): what the whole reply holds."""
+    """messages: what may come, by name. tokens, rows: what the whole reply holds."""
 
-    messages: dict[str, Received | Matched]
+    messages: dict[str, Received | Matched | Awaited]
     tokens: tuple[int, ...]
-    counts: NDArray[np.int32]
+    rows: tuple[QRow, ...]
 
 
 _MADE: dict[object, Answer] = {}
@@ -46,7 +47,7 @@ _MADE: dict[object, Answer] = {}
 
 def answer_to(step: Step, prefix: Sequence[int], agreed: Agreed) -> Answer:
     """Return what may come for a STEP after this prefix."""
-    named = (step.session, step.slot, step.generation, step.round, *prefix)
+    named = (step.session, step.slot, step.policy, step.generation, step.round, *prefix)
     if named not in _MADE:
         _MADE[named] = _made(step, prefix, agreed)
     return _MADE[named]
@@ -54,37 +55,45 @@ def answer_to(step: Step, prefix: Sequence[int], agreed: Agreed) -> Answer:
 
 def _made(step: Step, prefix: Sequence[int], agreed: Agreed) -> Answer:
     depth = step.policy.depth
-    words = first_words(step.proposal_key, step.generation, step.round, len(prefix), depth)
-    drawn: list[tuple[int, QRow]] = []
-    for word in words:
-        row = row_after((step.session, *prefix, *(token for token, _ in drawn)), step.policy)
-        token = next(t for t in range(row.vocab_size) if cpu.audit(row, t, word))
-        drawn.append((token, row))
-    reply, end = (each.message for each in unpacked(answers.whole(step, drawn, agreed), agreed))
+    words = proposal_words(step.proposal_key, step.generation, step.round, len(prefix), depth)
+    draft = answers.Draft()
+    for word in words.tolist():
+        row = row_after((step.session, *prefix, *draft.tokens), step.policy)
+        draft.rows.append(row)
+        draft.tokens.append(next(t for t in range(agreed.vocab_size) if cpu.audit(row, t, word)))
+    reply, end = (each.message for each in unpacked(answers.whole(step, draft, agreed), agreed))
     assert isinstance(reply, Reply)
     assert isinstance(end, Complete)
-    messages: dict[str, Received | Matched] = {}
-    for name, made in ((WHOLE, reply), (HALF, _half(reply)), (FORGED, _forged(reply, drawn[0][1]))):
+    messages: dict[str, Received | Matched | Awaited] = {}
+    for name, made in (
+        (WHOLE, reply),
+        (HALF, _half(reply)),
+        (FORGED, _forged(reply, draft.rows[0])),
+    ):
         came = received(made, agreed)
         messages[name] = came
         messages[f"{name}, matched"] = _matched(came, step, agreed)
-        if name != HALF:
-            last = received(replace(end, reply_checksum=came.checksum), agreed)
-            messages[f"end of {name}"] = last
-            messages[f"end of {name}, matched"] = _matched(last, step, agreed)
+        if name == HALF:
+            continue
+        last = received(replace(end, reply_checksum=came.checksum), agreed)
+        messages[f"end of {name}"] = last
+        messages[f"end of {name}, matched"] = _matched(last, step, agreed)
+        if step.policy.layout is Layout.SPARSE:
+            at_once = _at_once(came, last, Awaited(step, agreed.vocab_size, words), agreed)
+            messages[f"{name} at once"] = at_once
     (messages["declined"],) = unpacked(answers.declined(step, Status.INTERNAL, agreed), agreed)
     lost = ErrorMessage(ProtocolErrorCode.UNKNOWN_PREFIX, step.session, step.generation, step.round)
     messages["error"] = received(lost, agreed)
-    counts = np.stack([row.counts for _, row in drawn])
-    return Answer(messages, tuple(token for token, _ in drawn), counts)
+    return Answer(messages, tuple(draft.tokens), tuple(draft.rows))
 
 
 def _half(reply: Reply) -> Reply:
+    """Another weight at the end of the last row: its mass is not one any more."""
     *rows, last = reply.rows
-    q = bytes(last.q[4:]) + bytes(last.q[:4])
-    q = bytes(len(q) - 4) + bytes(np.float32(0.5).tobytes())  # half of the mass, on one id
-    token = len(q) // 4 - 1
-    return replace(reply, rows=(*rows, replace(last, token=token, q=q, checksum=crc32c(q))))
+    ticket, other = np.float32(2.0**-24).tobytes(), np.float32(2.0**-23).tobytes()
+    q = bytes(last.q)
+    q = q[:-4] + (other if q[-4:] == ticket else ticket)
+    return replace(reply, rows=(*rows, replace(last, q=q, checksum=crc32c(q))))
 
 
 def _forged(reply: Reply, row: QRow) -> Reply:
@@ -100,3 +109,15 @@ def _matched(came: Received, step: Step, agreed: Agreed) -> Matched:
     (head,) = [each for each in heads if payload.startswith(each)]
     tail = memoryview(payload)[HEAD_BYTES[heads[head].type] :]
     return Matched(heads[head], tail, came.payload_bytes, came.checksum)
+
+
+def _at_once(came: Received, end: Received, awaited: Awaited, agreed: Agreed) -> Awaited:
+    """Return an answer as the link does that has taken both of its messages in one go."""
+    frames = b""
+    for each in (came, end):
+        kind = codec.message_type(each.message)
+        frames += b"".join(
+            map(bytes, encode_frame(agreed.version, kind, *codec.encode(each.message)))
+        )
+    assert awaited.read(np.frombuffer(frames, np.int32), 0)
+    return awaited

@@ -8,11 +8,9 @@ the slots are held against who ought to own them, and free memory is poisoned.
 
 from __future__ import annotations
 
-import copy
-from array import array
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -24,27 +22,31 @@ from draftwire.errors import (
     ProtocolError,
     ReleasedError,
 )
-from draftwire.kernels.rows import QRow
 from draftwire.session.asking import AskingSession
-from draftwire.session.held import Held
-from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import Dropped, Proposal
-from draftwire.session.slots import SlotState, _Slot
-from draftwire.session.staging import Hold, ReplySlots, SlotPlan, Stage
+from draftwire.session.slots import SlotState
+from draftwire.session.staging import ReplySlots, SlotPlan, Stage
 from draftwire.session.table import State
 from draftwire.wire.messages import ProposalPolicy, Step
-from draftwire.wire.registry import Layout, LayoutSet, Outcome
+from draftwire.wire.registry import Layout, Outcome
 from tests.session.joined import KEY, PROMPT, agreement
-from tests.session.slot_replies import FORGED, REPLIES, WHOLE, Answer, answer_to
+from tests.session.slot_replies import AT_ONCE, FORGED, REPLIES, WHOLE, Answer, answer_to
 
-POLICY: Final = ProposalPolicy(Layout.DENSE, depth=2, temperature=1.0)
-AGREED: Final = agreement(LayoutSet.DENSE, max_slots=3)
+DENSE: Final = ProposalPolicy(Layout.DENSE, depth=2, temperature=1.0)
+SPARSE: Final = ProposalPolicy(Layout.SPARSE, depth=2, temperature=1.0, support=3)
+AGREED: Final = agreement(max_slots=3)
 PLANS: Final = (SlotPlan(1, 2, depth=2), SlotPlan(1, 2, depth=3))
 """Two slots, and two of another shape, as for a drafter that comes back with other limits."""
 POISON: Final = -1
-EACH: Final = ("ask", "skip", "give up", "reset", "cancel", "open", "accept", "correct", "alone")
+EACH: Final = (
+    *("ask", "skip", "skip over", "give up", "accept", "correct", "alone"),
+    *("reset", "cancel", "open"),
+)
 """What a caller may do with a session; "cancel" ends it, and "open" puts another in its place."""
-_LATE: Final = (WHOLE, f"end of {WHOLE}", f"{WHOLE}, matched", f"end of {WHOLE}, matched", "error")
+_LATE: Final = (
+    *(WHOLE, f"end of {WHOLE}", f"{WHOLE}, matched", f"end of {WHOLE}, matched"),
+    *(AT_ONCE, "error"),
+)
 """What may still come for a round that is over; what is in it is not looked at."""
 _REFUSED: Final = (ProtocolError, ConfigurationError, ValueError)
 
@@ -115,9 +117,15 @@ class Request:
 class World:
     """Sessions of one group, and what has happened to them."""
 
-    def __init__(self, sessions: int = 2, only: frozenset[str] | None = None) -> None:
+    def __init__(
+        self,
+        sessions: int = 2,
+        only: frozenset[str] | None = None,
+        policy: ProposalPolicy = DENSE,
+    ) -> None:
         """Begin connected, with nothing asked. only: names of what may happen, None = all."""
         self.only = only
+        self.policy = policy
         self.plan = 0
         self.slots = ReplySlots.planned(AGREED, PLANS[0])
         self.connected = True
@@ -143,9 +151,11 @@ class World:
             for what in EACH:
                 yield what, index, ""
             for name in () if request.answer is None else request.answer.messages:
-                yield "current", index, name
-            for name in () if request.late is None else _LATE:
-                yield "late", index, name
+                if not (request.came and name.endswith(" at once")):  # it has come in pieces
+                    yield "current", index, name
+            for name in () if request.late is None else request.late.messages:
+                if name in _LATE:
+                    yield "late", index, name
 
     def do(self, move: Move) -> None:
         """Let it happen; BrokenInvariantError if anything is as it must not be afterwards."""
@@ -157,7 +167,8 @@ class World:
         else:
             session, request = self.sessions[index], self.requests[index]
             proposal = request.proposal
-            if what == "current" and request.phase is Phase.ASKED and name.split(",")[0] in REPLIES:
+            due = what == "current" and request.phase is Phase.ASKED
+            if due and name.split(",")[0] in REPLIES and self.policy is DENSE:
                 written = self._own(session)
             if what in EACH:
                 self._called(what, index, session, request)
@@ -205,6 +216,7 @@ class World:
         allowed = {
             "ask": phase is Phase.BETWEEN and self.connected and self._owned(self.slots) < 2,
             "skip": phase is Phase.BETWEEN,
+            "skip over": phase is Phase.BETWEEN,
             "give up": phase in SLOT_IN,
             "reset": phase is not Phase.ENDED,
             "cancel": True,
@@ -213,7 +225,7 @@ class World:
             "alone": phase is Phase.ALONE,
         }[what]
         try:
-            result = _CALLS[what](session)
+            result = _CALLS[what](session, self.policy)
         except _REFUSED as error:
             must(not allowed, f"{what} is refused: {error}")
             return
@@ -261,8 +273,9 @@ class World:
             try:
                 row.of(0)
             except ReleasedError:
-                continue
-            must(False, "a row can be read after its slot was given back")
+                must(row.ids is None, "a row is withdrawn that has memory of its own")
+            else:
+                must(row.ids is not None, "a row can be read after its slot was given back")
 
     # what must be
 
@@ -311,9 +324,11 @@ class World:
         """The consumer sees its own reply, and in its own slot."""
         assert request.answer is not None
         assert request.proposal is not None
-        for row, counts in zip(request.proposal.rows, request.answer.counts, strict=True):
-            must(np.array_equal(row.counts, counts), "a buffer was overwritten under its consumer")
-            must(np.shares_memory(row.counts, stage.rows), "a row lies in another slot")
+        for row, drawn in zip(request.proposal.rows, request.answer.rows, strict=True):
+            same = np.array_equal(row.counts, drawn.counts)
+            must(same, "a buffer was overwritten under its consumer")
+            shared = np.shares_memory(row.counts, stage.rows)
+            must(shared is (row.ids is None), "a row lies in another slot, or a sparse one in any")
 
     def _check_memory(self, slot: Any, before: dict[int, bytes], written: int | None) -> None:
         """Only a reply that was due writes, and into its own slot; what is free is poisoned."""
@@ -339,13 +354,11 @@ class World:
         states = tuple(tuple(s.state for s in slots._slots) for slots in self._all_slots())
         return self.connected, states, frozenset(Counter(rows).items())  # whose is whose is alike
 
-    def copy(self) -> World:
-        """Return the same world once more, rows in the slots again."""
-        return _Copier(self).world
-
 
 def _following(phase: Phase, came: str, name: str) -> tuple[Phase, str]:
     """What a round is, and which reply it has, after a message that is for it."""
+    if phase is Phase.ASKED and name == AT_ONCE:
+        return Phase.PROPOSED, ""
     if phase is Phase.ASKED:
         return (Phase.REPLIED, name) if name in (WHOLE, FORGED) else (Phase.ALONE, "")
     if phase is Phase.REPLIED:
@@ -357,105 +370,13 @@ def _following(phase: Phase, came: str, name: str) -> tuple[Phase, str]:
 
 
 _CALLS: Final = {
-    "ask": lambda session: session.ask(POLICY, 0.0, 1.0),
-    "skip": lambda session: session.skip(),
-    "give up": lambda session: session.give_up(),
-    "reset": lambda session: session.reset(),
-    "cancel": lambda session: session.cancel(),
-    "accept": lambda session: session.commit(2, Outcome.BONUS, 0),
-    "correct": lambda session: session.commit(0, Outcome.CORRECTION, 0),
-    "alone": lambda session: session.commit(0, Outcome.TARGET_ONLY, 0),
+    "ask": lambda session, policy: session.ask(policy, 0.0, 1.0),
+    "skip": lambda session, _: session.skip(),
+    "skip over": lambda session, _: session.skip_over((0, 0)),
+    "give up": lambda session, _: session.give_up(),
+    "accept": lambda session, _: session.commit(2, Outcome.BONUS, 0),
+    "correct": lambda session, _: session.commit(0, Outcome.CORRECTION, 0),
+    "alone": lambda session, _: session.commit(0, Outcome.TARGET_ONLY, 0),
+    "reset": lambda session, _: session.reset(),
+    "cancel": lambda session, _: session.cancel(),
 }
-
-
-class _Copier:
-    """Copies a world; deepcopy takes too long, cannot copy a digest, and loses what a row views."""
-
-    def __init__(self, world: World) -> None:
-        self._slots: dict[int, ReplySlots] = {}
-        self._rows: dict[int, QRow] = {}
-        self._proposals: dict[int, Proposal] = {}
-        self.world = copy.copy(world)
-        self.world.slots = self._of_slots(world.slots)
-        self.world.sessions = [self._session(each) for each in world.sessions]
-        self.world.requests = [self._request(each) for each in world.requests]
-
-    def _of_slots(self, slots: ReplySlots) -> ReplySlots:
-        made = self._slots.get(id(slots))
-        if made is None:
-            made = self._slots[id(slots)] = ReplySlots.__new__(ReplySlots)
-            made.__dict__.update(slots.__dict__)
-            made._slots = [
-                _Slot(
-                    Stage(None if s.buffer.rows is None else s.buffer.rows.copy()),
-                    s.state,
-                    s.tenure,
-                )
-                for s in slots._slots
-            ]
-        return made
-
-    def _session(self, session: AskingSession) -> AskingSession:
-        made = AskingSession.__new__(AskingSession)
-        made.__dict__.update(session.__dict__, drops=Counter(), _held=Held.__new__(Held))
-        made._held.__dict__.update(session._held.__dict__)
-        made._prefix = Prefix.__new__(Prefix)
-        made._prefix._tokens = array("i", session._prefix._tokens)
-        made._prefix._hash = session._prefix._hash.copy()
-        hold = made._hold = Hold(self._of_slots(session._hold.slots))
-        held = session._hold._held
-        if held is not None:
-            hold._held = (self._of_slots(held[0]), held[1])
-            stage = hold._held[0]._slots[held[1].number].buffer
-            shown = session._proposal.rows if session._proposal is not None else ()
-            flown = session._flight.rows if session._flight is not None else ()
-            for row, counts in zip(shown or flown, stage.rows, strict=False):
-                self._rows[id(row)] = QRow(row.vocab_size, row.ids, counts)
-        hold._lent = [self._rows[id(row)] for row in session._hold._lent]
-        if session._flight is not None:
-            made._flight = copy.copy(session._flight)
-            made._flight.rows = tuple(self._rows[id(row)] for row in session._flight.rows)
-        if session._proposal is not None:
-            made._proposal = self._proposal(session._proposal)
-        return made
-
-    def _proposal(self, proposal: Proposal) -> Proposal:
-        rows = tuple(self._rows[id(row)] for row in proposal.rows)
-        made = self._proposals[id(proposal)] = replace(proposal, rows=rows)
-        return made
-
-    def _request(self, request: Request) -> Request:
-        made = Request(request.phase, None, request.came, request.answer, request.late)
-        if request.slots is not None:
-            made.slots = self._of_slots(request.slots)
-        if request.proposal is not None:
-            made.proposal = self._proposals[id(request.proposal)]
-        return made
-
-
-@dataclass
-class Explored:
-    """Every state that can be reached, each with the shortest way there."""
-
-    ways: dict[object, tuple[Move, ...]] = field(default_factory=dict)
-    steps: int = 0
-
-
-def explore(begin: World) -> Explored:
-    """Enter every state that can be reached; BrokenInvariantError at the first that must not be."""
-    found = Explored({begin.key(): ()})
-    waiting = [begin]
-    for world in waiting:
-        way = found.ways[world.key()]
-        following, before = world.copy(), world.key()
-        for move in list(world.moves()):
-            following.do(move)
-            found.steps += 1
-            key = following.key()
-            if key == before:
-                continue  # nothing has changed: what is tried next begins here as well
-            if key not in found.ways:
-                found.ways[key] = (*way, move)
-                waiting.append(following)
-            following = world.copy()
-    return found

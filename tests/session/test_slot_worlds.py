@@ -12,14 +12,16 @@ import pytest
 from draftwire.errors import ReleasedError
 from draftwire.kernels.rows import QRow
 from draftwire.session.asking import AskingSession
+from draftwire.session.awaited import Awaited
 from draftwire.session.flight import Flight
 from draftwire.session.proposal import Dropped
 from draftwire.session.reasons import DropReason
 from draftwire.session.slots import SLOT_TRANSITIONS, SlotInput, Slots, SlotState, _Slot
 from draftwire.session.staging import Hold, ReplySlots
 from draftwire.session.taking import Taking
+from tests.session.slot_explorer import Explored, explore
 from tests.session.slot_replies import WHOLE
-from tests.session.slot_worlds import BrokenInvariantError, Explored, Move, World, explore
+from tests.session.slot_worlds import SPARSE, BrokenInvariantError, Move, World
 
 CONTENDED = frozenset({"ask", "give up", "accept", "cancel", "open", WHOLE, f"end of {WHOLE}"})
 """What happens among three sessions that share two slots."""
@@ -51,6 +53,11 @@ def test_two_sessions_over_two_slots_keep_every_invariant_whatever_happens() -> 
 
 def test_three_sessions_share_two_slots_and_whoever_finds_none_is_told() -> None:
     found = explore(World(3, CONTENDED))
+    assert len(found.ways) > 500
+
+
+def test_sparse_replies_have_memory_of_their_own_and_come_at_once_as_well() -> None:
+    found = explore(World(policy=SPARSE))
     assert len(found.ways) > 500
 
 
@@ -177,6 +184,11 @@ def _kept(self: Hold, rows: Sequence[QRow]) -> None:
     slots.publish(claim)
 
 
+def _all_lent(self: Hold, rows: Sequence[QRow]) -> None:
+    _kept(self, rows)
+    self._lent = rows
+
+
 def _without_memory(self: Flight, reply: Any, received: Any, out: Any = None) -> None:
     _HOLD(self, reply, received, None)
 
@@ -245,6 +257,23 @@ def test_the_mutants_of_sessions_are_caught(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(*MUTANTS[name])
     with pytest.raises(BrokenInvariantError):
         explore(World())
+
+
+SPARSE_MUTANTS: dict[str, tuple[Any, str, Any]] = {
+    "an answer that came at once is not audited": (Awaited, "audit", lambda self: 0),
+    "it is not late either": (Taking, "_is_stale", lambda self, _: False),
+    "it needs no slot": (Hold, "arrive", lambda self, depth: None),
+    "its rows are withdrawn with the slot": (Hold, "publish", _all_lent),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE_MUTANTS)
+def test_the_mutants_of_sparse_sessions_are_caught(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*SPARSE_MUTANTS[name])
+    with pytest.raises(BrokenInvariantError):
+        explore(World(policy=SPARSE))
 
 
 # a row that was lent

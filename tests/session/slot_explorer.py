@@ -1,0 +1,115 @@
+"""Every state of a world of sessions over slots, each entered once.
+
+A world is copied for each thing that may happen in it. The copies are checked by whoever replays
+the way to a state without any (``test_slot_worlds``).
+"""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from draftwire.kernels.rows import QRow
+from draftwire.session.asking import AskingSession
+from draftwire.session.held import Held
+from draftwire.session.prefix import Prefix
+from draftwire.session.proposal import Proposal
+from draftwire.session.slots import _Slot
+from draftwire.session.staging import Hold, ReplySlots, Stage
+from tests.session.slot_worlds import Move, Request, World
+
+
+class _Copier:
+    """Copies a world; deepcopy takes too long, cannot copy a digest, and loses what a row views."""
+
+    def __init__(self, world: World) -> None:
+        self._slots: dict[int, ReplySlots] = {}
+        self._rows: dict[int, QRow] = {}
+        self._proposals: dict[int, Proposal] = {}
+        self.world = copy.copy(world)
+        self.world.slots = self._of_slots(world.slots)
+        self.world.sessions = [self._session(each) for each in world.sessions]
+        self.world.requests = [self._request(each) for each in world.requests]
+
+    def _of_slots(self, slots: ReplySlots) -> ReplySlots:
+        made = self._slots.get(id(slots))
+        if made is None:
+            made = self._slots[id(slots)] = ReplySlots.__new__(ReplySlots)
+            made.__dict__.update(slots.__dict__)
+            made._slots = [
+                _Slot(
+                    Stage(None if s.buffer.rows is None else s.buffer.rows.copy()),
+                    s.state,
+                    s.tenure,
+                )
+                for s in slots._slots
+            ]
+        return made
+
+    def _session(self, session: AskingSession) -> AskingSession:
+        made = AskingSession.__new__(AskingSession)
+        made.__dict__.update(session.__dict__, drops=Counter(), _held=Held.__new__(Held))
+        made._held.__dict__.update(session._held.__dict__)
+        made._prefix = Prefix.__new__(Prefix)
+        made._prefix._tokens = array("i", session._prefix._tokens)
+        made._prefix._hash = session._prefix._hash.copy()
+        hold = made._hold = Hold(self._of_slots(session._hold.slots))
+        held = session._hold._held
+        if held is not None:
+            hold._held = (self._of_slots(held[0]), held[1])
+            stage = hold._held[0]._slots[held[1].number].buffer
+            shown = session._proposal.rows if session._proposal is not None else ()
+            flown = session._flight.rows if session._flight is not None else ()
+            for row, counts in zip(shown or flown, stage.rows, strict=False):
+                own = row.ids is not None
+                self._rows[id(row)] = row if own else QRow(row.vocab_size, None, counts)
+        hold._lent = [self._rows[id(row)] for row in session._hold._lent]
+        if session._flight is not None:
+            made._flight = copy.copy(session._flight)
+            made._flight.rows = tuple(self._rows[id(row)] for row in session._flight.rows)
+        if session._proposal is not None:
+            made._proposal = self._proposal(session._proposal)
+        return made
+
+    def _proposal(self, proposal: Proposal) -> Proposal:
+        rows = tuple(self._rows[id(row)] for row in proposal.rows)
+        made = self._proposals[id(proposal)] = replace(proposal, rows=rows)
+        return made
+
+    def _request(self, request: Request) -> Request:
+        made = Request(request.phase, None, request.came, request.answer, request.late)
+        if request.slots is not None:
+            made.slots = self._of_slots(request.slots)
+        if request.proposal is not None:
+            made.proposal = self._proposals[id(request.proposal)]
+        return made
+
+
+@dataclass
+class Explored:
+    """Every state that can be reached, each with the shortest way there."""
+
+    ways: dict[object, tuple[Move, ...]] = field(default_factory=dict)
+    steps: int = 0
+
+
+def explore(begin: World) -> Explored:
+    """Enter every state that can be reached; BrokenInvariantError at the first that must not be."""
+    found = Explored({begin.key(): ()})
+    waiting = [begin]
+    for world in waiting:
+        way = found.ways[world.key()]
+        following, before = _Copier(world).world, world.key()
+        for move in list(world.moves()):
+            following.do(move)
+            found.steps += 1
+            key = following.key()
+            if key == before:
+                continue  # nothing has changed: what is tried next begins here as well
+            if key not in found.ways:
+                found.ways[key] = (*way, move)
+                waiting.append(following)
+            following = _Copier(world).world
+    return found
