@@ -310,7 +310,7 @@ def test_too_many_bytes_are_waited_for() -> None:
     with serving(peer=PeerLimits(bytes_per_second=2000.0)) as server:
         raw = Raw(server)
         began = time.monotonic()
-        for nonce in range(100):  # 2800 bytes
+        for nonce in range(200):  # 5600 bytes: 2000 may come at once, and about as many are last
             raw.link.ping(nonce, 0.0)
         raw.push()
         time.sleep(0.1)
@@ -318,7 +318,7 @@ def test_too_many_bytes_are_waited_for() -> None:
         raw.push()
         while not any(event.__class__.__name__ == "Alive" for event in raw.events(1)):
             pass
-        assert time.monotonic() - began > 0.4
+        assert time.monotonic() - began > 0.7
         raw.socket.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 from typing import Generic
 
@@ -31,6 +32,23 @@ class Peer(Generic[Context]):
             self.stream.flush(self.connection.outgoing)
         except OSError:
             return
+
+    def watch(self, selector: selectors.BaseSelector, interest: int) -> bool:
+        """Let a selector wait for ``interest``, 0 = for nothing; False = it has no place for it."""
+        if interest == self.interest:
+            return True
+        before, self.interest = self.interest, interest
+        try:
+            if not interest:
+                selector.unregister(self.stream.socket)
+            elif not before:
+                selector.register(self.stream.socket, interest, self)
+            else:
+                selector.modify(self.stream.socket, interest, self)
+        except OSError:
+            self.interest = 0
+            return False
+        return True
 
 
 def close_gently(peer: socket.socket) -> None:

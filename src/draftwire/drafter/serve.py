@@ -49,6 +49,7 @@ class DrafterServer(Generic[Context]):
         self._selector = selectors.DefaultSelector()
         self._bell = Bell(self._selector)
         self._peers: set[Peer[Context]] = set()
+        self._unread: set[Peer[Context]] = set()  # of which received bytes wait in their streams
         self._places: Places[Context] = Places(
             program.config.max_connections,
             self._limits,
@@ -127,7 +128,12 @@ class DrafterServer(Generic[Context]):
         What somebody waits for is on its way before anything is booked or judged.
         """
         touched: list[Peer[Context]] = []
-        ready = self._selector.select(self._patience())
+        # Of these the selector knows nothing: what waits has been decrypted already.
+        unread = [peer.stream.socket for peer in self._unread if peer.interest == READ]
+        ready = self._selector.select(0.0 if unread else self._patience())
+        if unread:
+            known = {key.fileobj for key, _ in ready}
+            ready += [(self._selector.get_key(s), READ) for s in unread if s not in known]
         if len(ready) > 1:
             # Verifiers first: one that has spoken must not lose its place to who is read before it.
             ready.sort(key=self._rank)
@@ -245,20 +251,21 @@ class DrafterServer(Generic[Context]):
             self._read(peer)
 
     def _read(self, peer: Peer[Context]) -> None:
+        """Read once, so much as P24 allows in a turn; what is left waits for the next one."""
         connection = peer.connection
-        more = True
-        while more:
-            try:
-                count = peer.stream.receive_into(connection.buffer())
-            except BlockingIOError:
-                return
-            except OSError:
-                count = 0
-            if not count:
-                self._forget(peer)
-                return
-            connection.filled(count)
-            more = peer.stream.pending and not connection.closing
+        self._unread.discard(peer)
+        try:
+            count = peer.stream.receive_into(connection.buffer())
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self._forget(peer)
+            return
+        connection.filled(count)
+        if peer.stream.pending and not connection.closing:
+            self._unread.add(peer)
         if connection.error is not None:
             self._journal.refused(peer.name, peer.host, connection.error)
         elif connection.roster is not None and self._places.half_open(peer):
@@ -297,18 +304,7 @@ class DrafterServer(Generic[Context]):
 
     def _watch(self, peer: Peer[Context], interest: int) -> None:
         """Wait for ``interest`` of this peer; 0 = for nothing."""
-        if interest == peer.interest:
-            return
-        before, peer.interest = peer.interest, interest
-        try:
-            if not interest:
-                self._selector.unregister(peer.stream.socket)
-            elif not before:
-                self._selector.register(peer.stream.socket, interest, peer)
-            else:
-                self._selector.modify(peer.stream.socket, interest, peer)
-        except OSError:  # the system has no place for one more
-            peer.interest = 0
+        if not peer.watch(self._selector, interest):
             self._forget(peer)
 
     def _turn_away(self, peer: Peer[Context], error: Exception) -> None:
@@ -322,6 +318,7 @@ class DrafterServer(Generic[Context]):
         """Close a connection and free what it holds. told: the operator knows why."""
         if peer in self._peers:
             self._peers.remove(peer)
+            self._unread.discard(peer)
             self._places.forget(peer)
             self._watch(peer, 0)
             if peer.connection.roster is not None and not told:

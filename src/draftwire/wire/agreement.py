@@ -11,9 +11,12 @@ from draftwire.wire.fields import PAYLOAD_TABLES, POSITION_TABLE
 from draftwire.wire.frames import READ_AHEAD, Bounds
 from draftwire.wire.messages import Hello, ProposalPolicy
 from draftwire.wire.registry import (
+    FRAME_MAC_BYTES,
     HANDSHAKE_TYPES,
+    HEADER_BYTES,
     HIDDEN_ITEM_BYTES,
     SENDERS,
+    TRAILER_BYTES,
     Adaptation,
     HiddenDtype,
     Layout,
@@ -30,6 +33,9 @@ _ANY_IDENTITY: Final = bytes(32)
 
 EARLY_READ_AHEAD: Final = 1 << 10
 """Bytes read ahead of a peer that nothing is agreed with: its buffer stays small (P23)."""
+
+LEAST_READ_AHEAD: Final = 1 << 11
+"""Bytes that a drafter reads ahead of a verifier that has agreed on few slots."""
 
 _EQUAL: Final = (
     "vocab_size",
@@ -235,7 +241,19 @@ def bounds(
         peer = Role.DRAFTER if receiver == Role.VERIFIER else Role.VERIFIER
         kinds = {kind for kind in kinds if peer in SENDERS[kind]}
     ahead = EARLY_READ_AHEAD if agreed is None else READ_AHEAD
+    if agreed is not None and receiver is Role.DRAFTER:
+        ahead = drafter_read_ahead(agreed)
     return Bounds(versions, {kind: limits[kind] for kind in sorted(kinds)}, ahead)
+
+
+def drafter_read_ahead(agreed: Agreed) -> int:
+    """Return the bytes that a drafter reads of a verifier at once beside the frame it is in.
+
+    They are the STEPs of one round in all its slots, so that those are drafted together; more is
+    read after the others have had their turn (P24).
+    """
+    step = step_bytes(agreed.max_depth + 1) + HEADER_BYTES + TRAILER_BYTES + FRAME_MAC_BYTES
+    return min(max(agreed.max_slots * step, LEAST_READ_AHEAD), READ_AHEAD)
 
 
 def handshake_bounds(due: MessageType, version: WireVersion) -> Bounds:
