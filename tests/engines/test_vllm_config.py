@@ -16,6 +16,7 @@ from draftwire.engines.vllm.compatibility import is_supported
 from draftwire.engines.vllm.config import PROPOSER, WORKER, Options
 from draftwire.engines.vllm.policy import policy_of
 from draftwire.errors import ConfigurationError
+from draftwire.session.staging import SlotPlan
 from draftwire.transport.keys import PresharedKey, write_new_key
 from draftwire.transport.tcp import Address
 from draftwire.wire.messages import ProposalPolicy
@@ -83,6 +84,11 @@ def test_every_option_is_read() -> None:
         ({"draft_identity": "ab"}, "64 hexadecimal digits"),
         ({"draft_identity": 3}, "64 hexadecimal digits"),
         ({"derived_deadline": 1}, "derived_deadline must be true or false"),
+        ({"slots": 4}, "slots must be an object"),
+        ({"slots": {}}, "slots must be an object"),
+        ({"slots": {"requests": 0}}, "each 1 or more"),
+        ({"slots": {"requests": True}}, "each 1 or more"),
+        ({"slots": {"depth": 3}}, "slots must be an object"),
         ({"breaker": "off"}, "breaker must be true or false"),
         ({"psk_file": 3}, "psk_file must be the path of a file"),
         ({"psk_file": ""}, "psk_file must be the path of a file"),
@@ -98,6 +104,14 @@ def test_every_option_is_read() -> None:
 def test_wrong_options_are_named_with_what_they_may_be(given: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         Options.parse(given, depth=3)
+
+
+def test_slots_have_the_depth_of_the_configuration() -> None:
+    assert Options.parse({}, depth=3).slots is None
+    given = Options.parse({"slots": {"requests": 7}}, depth=3).slots
+    assert given == SlotPlan(in_flight=2, requests=7, depth=3)
+    given = Options.parse({"slots": {"in_flight": 1, "requests": 2}}, depth=4).slots
+    assert given == SlotPlan(in_flight=1, requests=2, depth=4)
 
 
 def test_a_key_that_others_may_read_or_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
 from draftwire.errors import ConfigurationError
+from draftwire.session.staging import SlotPlan
 from draftwire.transport.security import SECURITY, Security, contradiction, security_of
 from draftwire.transport.tcp import Address
 from draftwire.transport.tls import Tls, TlsFiles, parse_fingerprint
@@ -41,6 +42,7 @@ class Options:
     zero = any. security: the key or the certificates that the drafter was started with.
     breaker: pause drafting that costs more than it brings, of requests without a seed.
     derived_deadline: a round may take what earlier ones lead to expect, ``deadline`` at most.
+    slots: the memory for replies of all requests; None = as HELLO agrees.
     """
 
     depth: int
@@ -53,6 +55,7 @@ class Options:
     security: Security | None = None
     breaker: bool = True
     derived_deadline: bool = False
+    slots: SlotPlan | None = None
 
     @classmethod
     def of(cls, vllm_config: Any) -> Options:
@@ -88,6 +91,8 @@ class Options:
         for name, value in given.items():
             if name not in SECURITY:
                 values.update(_READERS[name](value))
+        if "slots" in values:
+            values["slots"] = replace(values["slots"], depth=depth)
         return cls(depth=depth, security=_security(given), **values)
 
 
@@ -168,6 +173,17 @@ def _switch(name: str) -> Callable[[Any], dict[str, Any]]:
     return read
 
 
+def _slots(value: Any) -> dict[str, Any]:
+    given = value if isinstance(value, Mapping) else {}
+    whole = all(type(number) is int and number >= 1 for number in given.values())
+    if not given or not whole or not set(given) <= {"requests", "in_flight"}:
+        raise ConfigurationError(
+            'slots must be an object with "requests", "in_flight" or both, each 1 or more,'
+            f" not {value!r}"
+        )
+    return {"slots": SlotPlan(**given)}
+
+
 def _draft_identity(value: Any) -> dict[str, Any]:
     try:
         identity = bytes.fromhex(value)
@@ -209,6 +225,7 @@ _READERS: Final = {
     "draft_identity": _draft_identity,
     "breaker": _switch("breaker"),
     "derived_deadline": _switch("derived_deadline"),
+    "slots": _slots,
 }
 OPTIONS: Final = (*_READERS, *SECURITY)
 """What may stand under the key ``draftwire``."""

@@ -143,6 +143,7 @@ def connect(options: Options, target: Target, most_requests: int) -> DraftClient
         max_support=max(options.support, 1),
         draft_identity=options.draft_identity,
         security=options.security,
+        slots=options.slots,
     )
     try:
         agreed = client.connect()
@@ -152,6 +153,12 @@ def connect(options: Options, target: Target, most_requests: int) -> DraftClient
         client.close()
         raise ConfigurationError(_refusal(error, options.address)) from error
     else:
+        if options.slots is not None and options.slots.requests < most_requests:
+            _LOG.warning(
+                "slots for %d requests and this engine decodes up to %d: the rest goes undrafted",
+                options.slots.requests,
+                most_requests,
+            )
         if agreed.max_sessions < most_requests:
             _LOG.warning(
                 "the drafter takes %d sessions and this engine decodes up to %d requests: the rest"
