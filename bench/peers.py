@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -87,8 +89,26 @@ def _take_cpu_kernels() -> None:
     platform: Any = import_module("vllm.platforms").current_platform
     platform.import_kernels()
     replace = getattr(platform, "register_triton_kernel_overrides", None)
-    if replace is not None:  # from vLLM 0.32 on
+    if replace is None:  # before vLLM 0.32
+        return
+    try:
         replace()
+    except AttributeError:
+        # It looks at everything in every module, and one of Numba's answers to any name at all. By
+        # now all that it needs is imported, so that nothing is while that module is out of sight.
+        with _out_of_sight("llvmlite"):
+            replace()
+
+
+@contextmanager
+def _out_of_sight(package: str) -> Iterator[None]:
+    """Take a package's modules out of ``sys.modules`` for a while."""
+    names = [name for name in sys.modules if name.partition(".")[0] == package]
+    modules = {name: sys.modules.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        sys.modules.update(modules)
 
 
 def flashinfer_draw(logits: torch.Tensor) -> Way | None:

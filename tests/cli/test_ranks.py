@@ -67,9 +67,12 @@ def test_serve_and_generate_over_ranks_write_what_one_process_writes(
         alone = json.loads(cli("generate", *request, "--drafter", address).out)
         # A request that one rank owns, asked for on that rank's link.
         owned = [*request, "--ranks", "2", "--ownership", "requests", *["--rank-link", address] * 2]
-        found = json.loads(run(command, owned))
+        found = json.loads(run(command, owned)[0])
         assert found["tokens"] == alone["tokens"] and found["report"]["misses"] == {}
         assert found["report"]["accepted"] == alone["report"]["accepted"]
+        out, err = run(command, [*owned, "--breaker", "--metrics-port", "0"])
+        assert json.loads(out)["report"]["misses"]["sampled"] > 0  # the breaker's
+        assert "metrics on http://" in err
     port = two_free_ports()
     serve = ["serve", "--model", str(pair.drafter), "--ranks", "2", "--rank-links"]
     with subprocess.Popen(
@@ -85,7 +88,7 @@ def test_serve_and_generate_over_ranks_write_what_one_process_writes(
                 f"rank {rank} listening on 127.0.0.1:{port + rank}\n" for rank in range(2)
             ]
             links = [f"--rank-link=127.0.0.1:{port + rank}" for rank in range(2)]
-            found = json.loads(run(command, [*request, "--ranks", "2", *links]))
+            found = json.loads(run(command, [*request, "--ranks", "2", *links])[0])
             assert found["tokens"] == alone["tokens"] and found["report"]["misses"] == {}
             for child in children(drafter.pid):
                 os.kill(child, signal.SIGKILL)
@@ -95,8 +98,8 @@ def test_serve_and_generate_over_ranks_write_what_one_process_writes(
             drafter.kill()
 
 
-def run(command: list[str], options: list[str]) -> str:
-    """What ``generate`` prints."""
+def run(command: list[str], options: list[str]) -> tuple[str, str]:
+    """What ``generate`` prints, and what it says beside that."""
     ran = subprocess.run(
         [*command, "generate", *options],
         capture_output=True,
@@ -105,7 +108,7 @@ def run(command: list[str], options: list[str]) -> str:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return ran.stdout, ran.stderr
 
 
 def children(process: int) -> list[int]:
