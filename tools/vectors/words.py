@@ -45,14 +45,18 @@ def keys() -> Iterator[Vector]:
     for seed, stream in SEEDS:
         for name, domain in DOMAINS.items():
             low, high = oracle.key_of(seed, stream, domain)
-            yield {
+            key = low | high << 32
+            vector: Vector = {
                 "op": "key",
                 "seed": f"{seed:032x}",
                 "stream": f"{stream:016x}",
                 "domain": name,
                 "key": [low, high],
-                "u64": f"{low | high << 32:016x}",
+                "u64": f"{key:016x}",
             }
+            if domain == oracle.PROPOSAL:
+                vector["link"] = f"{oracle.link_key_of(key):016x}"
+            yield vector
 
 
 def streams() -> Iterator[Vector]:

@@ -21,6 +21,7 @@ from draftwire.exact.words import (
     KeyedWords,
     ProposalWords,
     RequestKey,
+    link_key,
     philox4x32,
 )
 from draftwire.kernels import cpu
@@ -120,6 +121,7 @@ def check_key(vector: Vector) -> None:
     expect("key", list(request.key(domain)), vector["key"])
     if domain is Domain.PROPOSAL:
         expect("proposal key", request.proposal_key, int(vector["u64"], 16))
+        expect("link key", link_key(request.proposal_key), int(vector["link"], 16))
 
 
 def check_words(vector: Vector) -> None:
