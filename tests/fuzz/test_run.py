@@ -40,3 +40,20 @@ def test_what_grows_is_a_finding() -> None:
     assert campaign.good
     campaign.memory[7].append((1 << 20) + run.GROWTH_BYTES + 1)
     assert not campaign.good
+
+
+def test_what_keeps_an_object_of_every_case_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before a page is seen of it: a million cases would leave 60 MB or less."""
+    kept: list[object] = []
+
+    def leaking(random: Random) -> str:
+        kept.append([random.random()])
+        return "read"
+
+    monkeypatch.setattr(run, "runner", lambda kind: leaking)
+    for keeps in (True, False):
+        campaign = run.Campaign("frames", 1, 40_000)
+        campaign.run(1, lambda line: None)
+        assert campaign.good is not keeps
+        assert campaign.growth <= run.GROWTH_BYTES
+        monkeypatch.setattr(run, "runner", lambda kind: lambda random: "read")
