@@ -33,9 +33,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from fuzz import frames, transcripts
 
 CASE_SECONDS = 20.0  # of the processor; a case takes milliseconds, and a first one compiles
-GROWTH_BYTES = (
-    32 << 20
-)  # of a process, after its first block; half-free pages are kept
+GROWTH_BYTES = 32 << 20  # of a process, after its first block; half-free pages are kept
 GROWTH_BLOCKS = 50_000  # likewise, of Python's own allocations: caches with a bound fill up slowly
 BLOCK = {"frames": 5000, "transcripts": 500}
 MOST_FINDINGS = 20  # shown; more are counted
