@@ -24,9 +24,11 @@ from draftwire.engines.ranks.orders import (
     Order,
     hear,
     numbers_of,
+    packed,
     policy_of,
     signed,
     tell,
+    unpacked,
     unsigned,
 )
 from draftwire.errors import ConfigurationError
@@ -295,14 +297,13 @@ def _collected(columns: ModelColumns, draft: RankedDraft) -> Steps[NDArray[np.in
     """The counts of every position over the whole vocabulary, (K, V), from all ranks."""
     shard = columns.shard
     widest = -(-shard.vocab_size // shard.size)
-    own = np.zeros((len(draft.rows), widest), np.int64)
+    own = np.zeros((len(draft.rows), widest), np.int32)
     for row, counts in zip(own, draft.rows, strict=True):
         row[: shard.width] = counts
-    parts = yield from shards.gather(own)
+    parts = yield from shards.gather(packed(own))
     widths = [each.width for each in shards.even_shards(shard.vocab_size, shard.size)]
-    cut = [part[:, :width] for part, width in zip(parts, widths, strict=True)]
-    whole: NDArray[np.int32] = np.concatenate(cut, axis=1).astype(np.int32)
-    return whole
+    cut = [unpacked(part, own.shape)[:, :width] for part, width in zip(parts, widths, strict=True)]
+    return np.concatenate(cut, axis=1)
 
 
 def _row(counts: NDArray[np.int32], vocab_size: int, layout: Layout) -> QRow:

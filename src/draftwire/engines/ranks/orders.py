@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from draftwire.errors import TransportError
 from draftwire.kernels.shards import Collective, Integers
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 POLICY_NUMBERS: Final = 7
 
@@ -83,6 +87,18 @@ def policy_of(numbers: Sequence[int]) -> ProposalPolicy:
         min_p=min_p,
         support=support,
     )
+
+
+def packed(counts: NDArray[np.int32]) -> Integers:
+    """Counts two to a number, so that they cross at the size that they have."""
+    flat = counts.reshape(-1)
+    return np.append(flat, np.zeros(flat.size % 2, np.int32)).view(np.int64)
+
+
+def unpacked(numbers: Integers, shape: tuple[int, ...]) -> NDArray[np.int32]:
+    """The counts of :func:`packed`."""
+    flat = np.ascontiguousarray(numbers).view(np.int32)
+    return flat[: math.prod(shape)].reshape(shape)
 
 
 def signed(identifier: int) -> int:

@@ -21,7 +21,9 @@ from draftwire.engines.ranks.orders import (
     DivergedError,
     Order,
     hear,
+    packed,
     tell,
+    unpacked,
 )
 from draftwire.engines.ranks.scoring import (
     OPEN_NUMBERS,
@@ -121,7 +123,7 @@ class RankedTargetEngine:
         where = [place.generation, place.round, place.first_position]
         head = np.array([context.number, *where, depth, link, *tokens], np.int64)
         counts = _counts(shard, proposal)
-        sent = head if link else np.concatenate([head, counts.reshape(-1)])
+        sent = head if link else np.concatenate([head, packed(counts)])
         tell(self.group, Order.VERIFY, sent)
         steps = _judge(shard, context, rows, tokens, counts, place, source)
         return drive(self.group, steps).verdict(0, depth)
@@ -265,8 +267,7 @@ def _follow(
     _, generation, round_, first_position, depth, link, *more = numbers.tolist()
     tokens = more[:depth]
     if not link or not depth:
-        told = numbers[-depth * shard.vocab_size :] if depth else numbers[:0]
-        counts = told.astype(np.int32).reshape(depth, shard.vocab_size)
+        counts = unpacked(numbers[6 + depth :], (depth, shard.vocab_size))
     elif draft is not None and list(draft.tokens) == tokens:
         counts = _counts(shard, draft)
     else:
