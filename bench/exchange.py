@@ -101,7 +101,7 @@ class Exchange:
     def _take(self, *, audit: bool) -> float:
         asking, _ = self._asked(audit=audit)
         self._link.expect_nothing()
-        self._link.expect(asking.expected(), asking.awaited())
+        self._link.expect(*asking.expected())
         taken: object = None
         began = time.perf_counter()
         for event in self._link.feed(self._data, 0.0):

@@ -190,7 +190,7 @@ class Pair:
     def take(self, data: bytes) -> Proposal | Dropped | None:
         result = None
         if self.shape.awaited:
-            self.link.expect({}, self.session.awaited())
+            self.link.expect(*self.session.expected())
         for event in self.link.feed(data, 0.0):
             assert isinstance(event, Awaited if self.shape.awaited else Received), event
             result = self.session.take(event, 0.0)
@@ -388,7 +388,7 @@ def test_writing_and_checking_run_the_same_lines_for_every_token_of_a_row() -> N
 def test_a_whole_answer_is_read_and_audited_by_the_same_lines_for_every_token() -> None:
     half, rest = TICKETS // 2, TICKETS // 4
     row = QRow(5, np.array([1, 3, 4], np.int32), np.array([half, rest, rest], np.int32))
-    frames = Outline(bytes(80), bytes(64), 4 * (kernel_answers.ANSWER_WORDS + 2 * (4 + 2 * 4)))
+    frames = Outline(bytes(80), bytes(64), 0, 4 * (kernel_answers.ANSWER_WORDS + 2 * (4 + 2 * 4)))
     outline = kernel_answers.outline_words(frames)
     seen: list[Lines] = []
     for tokens in product((1, 3, 4), repeat=2):

@@ -38,7 +38,7 @@ def outline_words(outline: Outline) -> NDArray[np.int32]:
 def prepare(row: QRow, token: int, support: int) -> None:
     """Compile what is here, or load it from its cache. row: sparse, and gives ``token`` tickets."""
     words = ANSWER_WORDS + ROW_HEAD_WORDS + 2 * support
-    frames = Outline(bytes(4 * _REPLY), bytes(4 * _COMPLETE), 4 * words)
+    frames = Outline(bytes(4 * _REPLY), bytes(4 * _COMPLETE), 0, 4 * words)
     written = write_answer([row], [token], 1, support, frames)
     assert written is not None
     store = np.frombuffer(bytearray(written), np.int32)

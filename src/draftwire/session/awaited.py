@@ -13,7 +13,7 @@ import numpy as np
 
 from draftwire.kernels.answers import misdrawn, outline_words, read_answer
 from draftwire.kernels.rows import QRow
-from draftwire.wire.answer import Part, outline
+from draftwire.wire.answer import Outline
 from draftwire.wire.messages import Step
 
 if TYPE_CHECKING:
@@ -25,16 +25,18 @@ MESSAGES: Final = 2  # in a whole answer: REPLY and COMPLETE
 class Awaited:
     """The whole sparse answer to one STEP, and memory of its own for what is in it.
 
-    words: int64 (K,), what each position is drawn with, or None = not audited. bytes: of both
-    frames. After ``read`` has said True the rest of it means something, and not before.
+    frames: what is known of it. words: int64 (K,), what each position is drawn with, or None = not
+    audited. bytes: of both frames. After ``read`` has said True the rest of it means something, and
+    not before.
     """
 
-    def __init__(self, step: Step, vocab_size: int, words: NDArray[np.int64] | None) -> None:
+    def __init__(
+        self, step: Step, vocab_size: int, frames: Outline, words: NDArray[np.int64] | None
+    ) -> None:
         self.session = step.session
         self.generation = step.generation
         self.round = step.round
         policy = step.policy
-        frames = outline(step, Part(0, 1, 0, vocab_size))
         self.bytes = frames.bytes
         self._outline = outline_words(frames)
         self._first = step.first_position
@@ -43,7 +45,8 @@ class Awaited:
         self._heads = np.empty((2, policy.depth), np.int32)
         self._ids, self._counts = np.empty((2, policy.depth, policy.support), np.int32)
         self._words = words
-        self._rows = tuple(map(self._row, range(policy.depth)))
+        pairs = zip(self._ids, self._counts, strict=True)
+        self._rows = tuple([QRow(vocab_size, *pair) for pair in pairs])
         self._entries: list[int] = []
         self.tokens: tuple[int, ...] = ()
 
@@ -76,7 +79,5 @@ class Awaited:
         """The q of every position."""
         if min(self._entries) == self._support:  # nearly always: no row has pads
             return self._rows
-        return tuple(self._row(index, used) for index, used in enumerate(self._entries))
-
-    def _row(self, index: int, used: int | None = None) -> QRow:
-        return QRow(self._vocab_size, self._ids[index, :used], self._counts[index, :used])
+        each = zip(self._ids, self._counts, self._entries, strict=True)
+        return tuple([QRow(self._vocab_size, ids[:n], counts[:n]) for ids, counts, n in each])

@@ -15,7 +15,7 @@ from draftwire.kernels.words import proposal_words
 from draftwire.session.awaited import Awaited
 from draftwire.session.proposal import Matched, Proposal, Received
 from draftwire.wire.agreement import q_bytes, reply_bytes
-from draftwire.wire.answer import CHECKSUM_BYTES, Expected, Part, expected
+from draftwire.wire.answer import CHECKSUM_BYTES, Expected, Part, expected, outline
 from draftwire.wire.codec import rows_of
 from draftwire.wire.messages import Complete, Reply, Step
 from draftwire.wire.registry import Layout
@@ -87,17 +87,18 @@ class Flight:
         self.tokens = tokens_of(reply.rows)
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
 
-    def expected(self) -> dict[bytes, Expected]:
-        """Return what the answer begins with, where every fixed field is as it was asked."""
-        return expected(self.step, Part(0, 1, 0, self.vocab_size))
+    def expected(self, *, audit: bool) -> tuple[dict[bytes, Expected], Awaited | None]:
+        """Return what the answer begins with, where every fixed field is as it was asked.
 
-    def awaited(self, *, audit: bool) -> Awaited | None:
-        """Return what takes the whole answer at once; None where that is not its layout's way."""
-        policy = self.step.policy
-        if policy.layout is not Layout.SPARSE or policy.support > self.vocab_size:
-            return None
-        words = self._words(policy.depth) if audit else None
-        return Awaited(self.step, self.vocab_size, words)
+        And what takes it whole, None where that is not its layout's way.
+        """
+        step, policy = self.step, self.step.policy
+        frames = outline(step, Part(0, 1, 0, self.vocab_size))
+        awaited = None
+        if policy.layout is Layout.SPARSE and policy.support <= self.vocab_size:
+            words = self._words(policy.depth) if audit else None
+            awaited = Awaited(step, self.vocab_size, frames, words)
+        return expected(step, frames), awaited
 
     def hold_matched(self, reply: Matched, out: NDArray[np.int32] | None = None) -> None:
         """Take the q's of a REPLY that begins as it must (P14); as :meth:`hold` does."""

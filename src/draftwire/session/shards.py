@@ -50,12 +50,9 @@ class ShardFlight(Flight):
         self.tokens = self.draft.tokens
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
 
-    def expected(self) -> dict[bytes, Expected]:
+    def expected(self, *, audit: bool) -> tuple[dict[bytes, Expected], None]:
         """Return nothing: a shard's REPLY is decoded field by field."""
-        return {}
-
-    def awaited(self, *, audit: bool) -> None:
-        """Return nothing, for the same reason."""
+        return {}, None
 
     def audit(self) -> int:
         """Nothing: one shard does not say what a word draws; the settling audits."""

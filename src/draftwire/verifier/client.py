@@ -181,8 +181,9 @@ class DraftClient(Connected):
         results = []
         trips = []
         for request, _ in asked:
-            results.append(self._rounds.take(request))
-            trips.append(request.asking.round_trip)
+            asking = request.asking
+            results.append(self._rounds.take(asking.session))
+            trips.append(asking.round_trip)
         self._deadline.finished(results, trips, opens=opens, cut=deadline < whole)
         return results
 
@@ -204,13 +205,14 @@ class DraftClient(Connected):
         link.expect_nothing()
         parts: list[Part] = []
         for request, policy in asked:
-            link.send(request.asking.ask(policy, now, deadline))
+            asking = request.asking
+            link.send(asking.ask(policy, now, deadline))
             step = joined(link.outgoing())
             size = sum(map(size_of, step))
             request.traffic.sent += size
             self.counters.sent += size
             parts += step
-            self._rounds.ask(request)
+            self._rounds.ask(asking.session, request)
         try:
             channel.send(parts, deadline)
         except TimeoutError as error:  # half a STEP may be on its way: the framing is lost
@@ -219,7 +221,7 @@ class DraftClient(Connected):
             self._lost_connection(DropReason.DISCONNECTED, str(error))
         # While the drafter is at work: what its answers begin with.
         for request, _ in asked:
-            link.expect(request.asking.expected(), request.asking.awaited())
+            link.expect(*request.asking.expected())
 
     def _listen(self, until: float) -> bool:
         """Follow what comes until each round has a result; False where the time is over first."""

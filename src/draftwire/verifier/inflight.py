@@ -24,9 +24,9 @@ class InFlight:
         """Whether a round has no result yet."""
         return len(self._results) < len(self._asked)
 
-    def ask(self, request: ClientRequest) -> None:
-        """The round of a request is asked now."""
-        self._asked[request.asking.session] = request
+    def ask(self, session: int, request: ClientRequest) -> None:
+        """The round of a session, this request's, is asked now."""
+        self._asked[session] = request
 
     def settle(self, session: int, result: Proposal | Dropped) -> None:
         """The round of a session has ended; nothing happens if none was asked."""
@@ -40,8 +40,7 @@ class InFlight:
                 dropped = request.asking.give_up(reason)
                 self._results[session] = replace(dropped, detail=detail)
 
-    def take(self, request: ClientRequest) -> Proposal | Dropped:
+    def take(self, session: int) -> Proposal | Dropped:
         """Return the result of a round, and forget it; call it when all are there."""
-        session = request.asking.session
         del self._asked[session]
         return self._results.pop(session)

@@ -69,10 +69,11 @@ class ClientRequest:
 
     def drafted(self, result: Proposal | Dropped) -> Drafted:
         """Book how a round that was asked has ended."""
-        self.traffic.audit_seconds = self.asking.audit_seconds
+        asking = self.asking
+        self.traffic.audit_seconds = asking.audit_seconds
         if isinstance(result, Proposal):
-            if self.asking.round_trip is not None:
-                self._client.counters.round_trip.add(self.asking.round_trip)
+            if asking.round_trip is not None:
+                self._client.counters.round_trip.add(asking.round_trip)
             self._pacing.won()
             return result
         self._pacing.lost(result.reason)
@@ -130,11 +131,12 @@ class ClientRequest:
             return agreed, policy
         slots = self._client.slots
         most = None if slots is None else slots.requests
-        if self.asking.slot >= min(
+        asking = self.asking
+        if asking.slot >= min(
             agreed.max_slots, agreed.max_sessions, agreed.max_slots if most is None else most
         ):
             return Miss(MissReason.NO_SLOT), policy
-        room = self.asking.room()
+        room = asking.room()
         if room < 1:
             return Miss(MissReason.CONTEXT_LIMIT), policy
         allowed = policy if policy.depth <= room else replace(policy, depth=room)

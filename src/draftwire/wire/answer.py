@@ -55,11 +55,12 @@ class Expected(NamedTuple):
 class Outline(NamedTuple):
     """The two frames of a whole answer, each up to what was drawn: its header and fixed fields.
 
-    bytes: of both frames, to the end.
+    payload_bytes: of REPLY, its rows included. bytes: of both frames, to the end.
     """
 
     reply: bytes
     complete: bytes
+    payload_bytes: int
     bytes: int
 
 
@@ -101,18 +102,6 @@ def complete(step: Step, status: Status, size: int, checksum: int) -> bytes:
     )
 
 
-def expected(step: Step, part: Part) -> dict[bytes, Expected]:
-    """Return the two messages of a whole answer to a STEP by the bytes that they begin with."""
-    policy = step.policy
-    size = reply_bytes(policy.layout, part.end - part.begin, policy.depth, policy.support)
-    named = (step.session, step.generation, step.round)
-    last = complete(step, Status.OK, size, 0)
-    return {
-        reply_head(step, part): Expected(*named, MessageType.REPLY, size),
-        last[:-CHECKSUM_BYTES]: Expected(*named, MessageType.COMPLETE, len(last)),
-    }
-
-
 def outline(step: Step, part: Part) -> Outline:
     """Return the outline of a whole answer to a STEP of wire v2."""
     version = WireVersion.V2
@@ -122,5 +111,16 @@ def outline(step: Step, part: Part) -> Outline:
     return Outline(
         frame_header(version, MessageType.REPLY, size) + reply_head(step, part),
         frame_header(version, MessageType.COMPLETE, len(last)) + last[:-CHECKSUM_BYTES],
+        size,
         2 * (HEADER_BYTES + TRAILER_BYTES) + size + len(last),
     )
+
+
+def expected(step: Step, frames: Outline) -> dict[bytes, Expected]:
+    """Return the two messages of a whole answer to a STEP by the bytes that they begin with."""
+    named = (step.session, step.generation, step.round)
+    size = _COMPLETE.bytes
+    return {
+        frames.reply[HEADER_BYTES:]: Expected(*named, MessageType.REPLY, frames.payload_bytes),
+        frames.complete[HEADER_BYTES:]: Expected(*named, MessageType.COMPLETE, size),
+    }
