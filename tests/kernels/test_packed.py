@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from draftwire.exact.counts import TICKETS, Counts
-from draftwire.kernels.packed import checksum_of, write_packed
+from draftwire.kernels.answers import (
+    ANSWER_WORDS,
+    COMPLETE_WORDS,
+    REPLY_WORDS,
+    SparseRows,
+    write_answer,
+)
+from draftwire.kernels.packed import ROW_HEAD_WORDS, checksum_of
 from draftwire.kernels.rows import QRow
+from draftwire.wire.answer import Outline
 from draftwire.wire.checksum import crc32c
 
 V = 11
@@ -24,8 +33,27 @@ def test_the_checksum_of_words_is_that_of_their_bytes() -> None:
         assert checksum_of(word) == crc32c(word.tobytes())
 
 
+def written(
+    rows: list[QRow], tokens: list[int], first_position: int, support: int
+) -> memoryview | None:
+    size = 4 * (ANSWER_WORDS + len(rows) * (ROW_HEAD_WORDS + 2 * support))
+    frames = Outline(bytes(4 * REPLY_WORDS), bytes(4 * COMPLETE_WORDS), 0, size)
+    return write_answer(rows, tokens, first_position, support, frames)
+
+
+def test_rows_are_made_when_they_are_asked_for() -> None:
+    ids = np.array([[2, 4], [7, -1]], np.int32)
+    counts = np.array([[TICKETS // 2, TICKETS // 2], [TICKETS, 0]], np.int32)
+    rows = SparseRows(V, ids, counts, [2, 1])
+    assert [row.exact() for row in rows] == [HALVES.exact(), POINT.exact()]
+    assert [row.exact() for row in rows[1:]] == [POINT.exact()]
+    assert rows[-1].exact() == POINT.exact()
+    with pytest.raises(IndexError):
+        rows[2]
+
+
 def test_what_is_not_right_in_every_row_is_left_to_the_way_row_by_row() -> None:
-    assert write_packed([HALVES, POINT], [4, 7], 9, 2) is not None
+    assert written([HALVES, POINT], [4, 7], 9, 2) is not None
     dense = QRow.of_counts(HALVES.exact(), dense=True)
     wider = QRow(V + 1, POINT.ids, POINT.counts)
     short = QRow(V, POINT.ids, POINT.counts - np.int32(1))
@@ -42,4 +70,4 @@ def test_what_is_not_right_in_every_row_is_left_to_the_way_row_by_row() -> None:
         ([HALVES, wider], [4, 7], 9, 2),
         ([HALVES, short], [4, 7], 9, 2),
     ):
-        assert write_packed(rows, tokens, first, support) is None
+        assert written(rows, tokens, first, support) is None

@@ -389,14 +389,13 @@ def test_a_whole_answer_is_read_and_audited_by_the_same_lines_for_every_token() 
     half, rest = TICKETS // 2, TICKETS // 4
     row = QRow(5, np.array([1, 3, 4], np.int32), np.array([half, rest, rest], np.int32))
     frames = Outline(bytes(80), bytes(64), 0, 4 * (kernel_answers.ANSWER_WORDS + 2 * (4 + 2 * 4)))
-    outline = kernel_answers.outline_words(frames)
     seen: list[Lines] = []
     for tokens in product((1, 3, 4), repeat=2):
         answer = kernel_answers.write_answer([row, row], tokens, 7, 4, frames)
         assert answer is not None
         words, heads = np.frombuffer(answer, np.int32), np.empty((2, 2), np.int32)
         ids, counts = np.empty((2, 2, 4), np.int32)
-        arguments = (words, 0, outline, 7, 5, heads, ids, counts)
+        arguments = (words, 0, 7, 5, heads, ids, counts)
         right, reading = lines_of(kernel_answers.read_answer, *arguments)
         assert right
         drawn = np.array([{1: 0, 3: half, 4: TICKETS - 1}[token] for token in tokens])

@@ -16,7 +16,7 @@ from draftwire.session.awaited import Awaited
 from draftwire.session.proposal import Matched, Received
 from draftwire.wire import codec
 from draftwire.wire.agreement import Agreed
-from draftwire.wire.answer import HEAD_BYTES, Part, expected
+from draftwire.wire.answer import HEAD_BYTES, Part, expected, outline
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.frames import encode_frame
 from draftwire.wire.messages import Complete, ErrorMessage, Reply, Step
@@ -79,7 +79,9 @@ def _made(step: Step, prefix: Sequence[int], agreed: Agreed) -> Answer:
         messages[f"end of {name}"] = last
         messages[f"end of {name}, matched"] = _matched(last, step, agreed)
         if step.policy.layout is Layout.SPARSE:
-            at_once = _at_once(came, last, Awaited(step, agreed.vocab_size, words), agreed)
+            frames = outline(step, Part(0, 1, 0, agreed.vocab_size))
+            awaited = Awaited(step, agreed.vocab_size, frames, words)
+            at_once = _at_once(came, last, awaited, agreed)
             messages[f"{name} at once"] = at_once
     (messages["declined"],) = unpacked(answers.declined(step, Status.INTERNAL, agreed), agreed)
     lost = ErrorMessage(ProtocolErrorCode.UNKNOWN_PREFIX, step.session, step.generation, step.round)
@@ -105,7 +107,7 @@ def _forged(reply: Reply, row: QRow) -> Reply:
 def _matched(came: Received, step: Step, agreed: Agreed) -> Matched:
     """Return a message as the link does that has recognised its head."""
     payload = b"".join(bytes(part) for part in codec.encode(came.message))
-    heads = expected(step, Part(0, 1, 0, agreed.vocab_size))
+    heads = expected(step, outline(step, Part(0, 1, 0, agreed.vocab_size)))
     (head,) = [each for each in heads if payload.startswith(each)]
     tail = memoryview(payload)[HEAD_BYTES[heads[head].type] :]
     return Matched(heads[head], tail, came.payload_bytes, came.checksum)
@@ -119,5 +121,5 @@ def _at_once(came: Received, end: Received, awaited: Awaited, agreed: Agreed) ->
         frames += b"".join(
             map(bytes, encode_frame(agreed.version, kind, *codec.encode(each.message)))
         )
-    assert awaited.read(np.frombuffer(frames, np.int32), 0)
+    assert awaited.read(memoryview(frames), np.frombuffer(frames, np.int32), 0)
     return awaited

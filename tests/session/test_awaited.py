@@ -221,7 +221,6 @@ def test_a_late_answer_writes_into_no_other_rounds_rows() -> None:
     assert isinstance(proposal, Proposal)
     rows = [np.array(row.counts) for row in proposal.rows]
     assert abandoned is not None
-    store = np.frombuffer(late, np.int32)
-    assert abandoned.read(store, 0)
+    assert abandoned.read(memoryview(late), np.frombuffer(late, np.int32), 0)
     assert list(pair.feed(late)) == []
     assert all((row.counts == kept).all() for row, kept in zip(proposal.rows, rows, strict=True))

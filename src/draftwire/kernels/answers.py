@@ -1,4 +1,4 @@
-"""A whole sparse answer to a STEP, REPLY and COMPLETE, in one compiled call each way.
+"""A whole sparse answer to a STEP, REPLY and COMPLETE: written row by row, read in one call.
 
 Both ways are all or nothing: what is not right to the last bit is left to the way field by field
 and row by row (``wire.codec``, :mod:`draftwire.kernels.payload`), which alone says what is wrong.
@@ -8,45 +8,35 @@ Words are int32, as hosts and the wire are little-endian.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, overload
 
 import numpy as np
 
 from draftwire.kernels.compiled import compiled
 from draftwire.kernels.cpu_quantise import first_above
-from draftwire.kernels.packed import ROW_HEAD_WORDS, checksum_of, gather, read_rows, write_rows
+from draftwire.kernels.packed import (
+    ROW_HEAD_WORDS,
+    checksum_of,
+    read_packed,
+    read_rows,
+    write_row,
+)
 from draftwire.kernels.rows import QRow
 from draftwire.wire.answer import HEAD_BYTES, Outline
 from draftwire.wire.registry import HEADER_BYTES, MessageType
+from draftwire.wire.rows import PackedRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _HEADER: Final = HEADER_BYTES // 4
-_REPLY: Final = _HEADER + HEAD_BYTES[MessageType.REPLY] // 4  # words of the outline: REPLY's
-_COMPLETE: Final = _HEADER + HEAD_BYTES[MessageType.COMPLETE] // 4  # and COMPLETE's
-ANSWER_WORDS: Final = _REPLY + _COMPLETE + 3
+REPLY_WORDS: Final = _HEADER + HEAD_BYTES[MessageType.REPLY] // 4
+"""Words of REPLY before its rows."""
+COMPLETE_WORDS: Final = _HEADER + HEAD_BYTES[MessageType.COMPLETE] // 4
+"""Words of COMPLETE before the checksum of the reply."""
+ANSWER_WORDS: Final = REPLY_WORDS + COMPLETE_WORDS + 3
 """Words of an answer beside its rows: the checksum of REPLY's payload is there twice, and
 COMPLETE's is behind it."""
-
-
-def outline_words(outline: Outline) -> NDArray[np.int32]:
-    """Return the words of an outline, read-only."""
-    return np.frombuffer(outline.reply + outline.complete, np.int32)
-
-
-def prepare(row: QRow, token: int, support: int) -> None:
-    """Compile what is here, or load it from its cache. row: sparse, and gives ``token`` tickets."""
-    words = ANSWER_WORDS + ROW_HEAD_WORDS + 2 * support
-    frames = Outline(bytes(4 * _REPLY), bytes(4 * _COMPLETE), 0, 4 * words)
-    written = write_answer([row], [token], 1, support, frames)
-    assert written is not None
-    store = np.frombuffer(bytearray(written), np.int32)
-    heads, ids = np.empty((2, 1), np.int32), np.empty((1, support), np.int32)
-    counts = np.empty_like(ids)
-    read = read_answer(store, 0, outline_words(frames), 1, row.vocab_size, heads, ids, counts)
-    assert read
-    misdrawn(heads, ids, counts, np.zeros(1, np.int64))
 
 
 def write_answer(
@@ -60,75 +50,61 @@ def write_answer(
 
     outline: of an answer of so many rows with ``support`` entries.
     """
-    gathered = gather(rows, tokens, first_position, support)
-    if gathered is None:
+    depth = len(rows)
+    if not 0 < depth == len(tokens) or (first_position + depth) >> 31:
         return None
     out = np.empty(outline.bytes // 4, np.int32)
-    words = outline_words(outline)
-    written = _write(*gathered, first_position, rows[0].vocab_size, support, words, out)
-    return out.data.cast("B") if written else None
+    values = out.view(np.float32)
+    vocab_size, width = rows[0].vocab_size, ROW_HEAD_WORDS + 2 * support
+    at = REPLY_WORDS
+    for position, (row, token) in enumerate(zip(rows, tokens, strict=True), first_position):
+        ids = row.ids
+        if ids is None or row.vocab_size != vocab_size or not 0 <= token < vocab_size:
+            return None
+        if not write_row(ids, row.counts, token, position, vocab_size, support, out, values, at):
+            return None
+        at += width
+    answer = out.data.cast("B")
+    last = 4 * (at + 1)
+    answer[: len(outline.reply)] = outline.reply
+    answer[last : last + len(outline.complete)] = outline.complete
+    _finish(out, at)
+    return answer
 
 
 @compiled
-def _write(
-    ids: NDArray[np.int32],
-    counts: NDArray[np.int32],
-    heads: NDArray[np.int32],
-    first_position: int,
-    vocab_size: int,
-    support: int,
-    outline: NDArray[np.int32],
-    out: NDArray[np.int32],
-) -> bool:
-    """Both frames; ids, counts: of all rows, one after the other; heads (2, rows)."""
-    depth, width = heads.shape[1], ROW_HEAD_WORDS + 2 * support
-    end = _REPLY + depth * width
-    out[:_REPLY] = outline[:_REPLY]
-    body = out[_REPLY:end]
-    rows = body.reshape(depth, width)
-    values = body.view(np.float32).reshape(depth, width)
-    if not write_rows(ids, counts, heads, first_position, vocab_size, rows, values):
-        return False
+def _finish(out: NDArray[np.int32], end: int) -> None:
+    """Write the checksums of both frames; end: of REPLY's payload."""
     checksum = np.int32(np.uint32(checksum_of(out[_HEADER:end])))
+    after = end + 1 + COMPLETE_WORDS
     out[end] = checksum
-    last = end + 1
-    after = last + _COMPLETE
-    out[last:after] = outline[_REPLY:]
     out[after] = checksum
-    out[after + 1] = np.int32(np.uint32(checksum_of(out[last + _HEADER : after + 1])))
-    return True
+    out[after + 1] = np.int32(np.uint32(checksum_of(out[end + 1 + _HEADER : after + 1])))
 
 
 @compiled
 def read_answer(
     words: NDArray[np.int32],
     at: int,
-    outline: NDArray[np.int32],
     first_position: int,
     vocab_size: int,
     heads: NDArray[np.int32],
     ids: NDArray[np.int32],
     counts: NDArray[np.int32],
 ) -> bool:
-    """Whether both frames begin at word ``at``, right in every bit; and all that is in them.
+    """Whether the answer at word ``at`` is right, its outline aside; and what is in it.
 
     ids, counts: (rows, support); heads (2, rows): entries and token of each row. What is written
     there means nothing unless the answer is True.
     """
     depth, support = ids.shape
     width = ROW_HEAD_WORDS + 2 * support
-    body = at + _REPLY
+    body = at + REPLY_WORDS
     end = body + depth * width
     last = end + 1
-    after = last + _COMPLETE
+    after = last + COMPLETE_WORDS
     if after + 2 > len(words):
         return False
-    for index in range(_REPLY):
-        if words[at + index] != outline[index]:
-            return False
-    for index in range(_COMPLETE):
-        if words[last + index] != outline[_REPLY + index]:
-            return False
     checksum = np.int32(np.uint32(checksum_of(words[at + _HEADER : end])))
     if words[end] != checksum or words[after] != checksum:
         return False
@@ -159,3 +135,55 @@ def misdrawn(
         if at < 0 or ids[row, at] != heads[1, row]:
             wrong = row
     return wrong
+
+
+class SparseRows(Sequence[QRow]):
+    """The q's of an answer, each made a row when it is asked for: a rejection asks no further.
+
+    ids, counts: int32 (K, support), of which row i has the first ``entries[i]``.
+    """
+
+    __slots__ = ("_counts", "_entries", "_ids", "_vocab_size")
+
+    def __init__(
+        self,
+        vocab_size: int,
+        ids: NDArray[np.int32],
+        counts: NDArray[np.int32],
+        entries: Sequence[int],
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._ids = ids
+        self._counts = counts
+        self._entries = entries
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, index: int) -> QRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[QRow, ...]: ...
+    def __getitem__(self, index: int | slice) -> QRow | tuple[QRow, ...]:
+        """Return one row, or some as a tuple."""
+        if isinstance(index, slice):
+            return tuple([self[at] for at in range(*index.indices(len(self)))])
+        used = self._entries[index]
+        return QRow(self._vocab_size, self._ids[index, :used], self._counts[index, :used])
+
+
+def prepare(row: QRow, token: int, support: int) -> None:
+    """Compile what is here, or load it from its cache. row: sparse, and gives ``token`` tickets."""
+    words = ANSWER_WORDS + ROW_HEAD_WORDS + 2 * support
+    frames = Outline(bytes(4 * REPLY_WORDS), bytes(4 * COMPLETE_WORDS), 0, 4 * words)
+    written = write_answer([row], [token], 1, support, frames)
+    assert written is not None
+    store = np.frombuffer(bytearray(written), np.int32)
+    heads, ids = np.empty((2, 1), np.int32), np.empty((1, support), np.int32)
+    counts = np.empty_like(ids)
+    read = read_answer(store, 0, 1, row.vocab_size, heads, ids, counts)
+    assert read
+    misdrawn(heads, ids, counts, np.zeros(1, np.int64))
+    begin, end = 4 * REPLY_WORDS, 4 * (REPLY_WORDS + ROW_HEAD_WORDS + 2 * support)
+    read_packed(PackedRows(bytes(written[begin:end]), 8 * support), 1, row.vocab_size)

@@ -1,13 +1,12 @@
-"""A whole sparse reply in one compiled call each way: what :mod:`kernels.payload` does row by row.
+"""Sparse rows of a reply by compiled loops: what :mod:`kernels.payload` does step by step.
 
-Both answer None for anything that is not right in every row, and leave it to the way row by row to
-say what is wrong: there is one place that decides codes and their order (P14). Hosts are
-little-endian, as the wire is.
+They answer None or False for anything that is not right, and leave it to the way row by row to say
+what is wrong: there is one place that decides codes and their order (P14). Hosts are little-endian,
+as the wire is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -48,44 +47,6 @@ def read_packed(rows: PackedRows, first_position: int, vocab_size: int) -> tuple
     if min(used, default=support) == support:  # nearly always: no row has pads
         return tuple([QRow(vocab_size, *row) for row in zip(ids, counts, strict=True)])
     return tuple([QRow(vocab_size, ids[i, :n], counts[i, :n]) for i, n in enumerate(used)])
-
-
-def write_packed(
-    rows: Sequence[QRow], tokens: Sequence[int], first_position: int, support: int
-) -> PackedRows | None:
-    """Return sparse rows as they are sent; None where one is dense, too wide or no distribution."""
-    gathered = gather(rows, tokens, first_position, support)
-    if gathered is None:
-        return None
-    words = np.empty((len(rows), ROW_HEAD_WORDS + 2 * support), np.int32)
-    right = write_rows(*gathered, first_position, rows[0].vocab_size, words, words.view(np.float32))
-    return PackedRows(words.tobytes(), 8 * support) if right else None
-
-
-def gather(
-    rows: Sequence[QRow], tokens: Sequence[int], first_position: int, support: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]] | None:
-    """Return ids and counts of all rows one after the other, and each row's entries and token.
-
-    None where the rows are not sparse, do not fit ``support`` or are not over one vocabulary.
-    """
-    depth = len(rows)
-    if not 0 < depth == len(tokens):
-        return None
-    vocab_size = rows[0].vocab_size
-    ids, counts, entries = [], [], []
-    for row in rows:
-        if row.ids is None or row.vocab_size != vocab_size:
-            return None
-        ids.append(row.ids)
-        counts.append(row.counts)
-        entries.append(len(row.ids))
-    if max(entries) > support:
-        return None
-    if not (first_position + depth) >> 31 == 0 <= min(tokens) <= max(tokens) < vocab_size:
-        return None
-    heads = np.array([entries, tokens], np.int32)
-    return np.concatenate(ids), np.concatenate(counts), heads
 
 
 @compiled
@@ -131,28 +92,24 @@ def read_rows(
 
 
 @compiled
-def write_rows(
+def write_row(
     ids: NDArray[np.int32],
     counts: NDArray[np.int32],
-    heads: NDArray[np.int32],
-    first_position: int,
+    token: int,
+    position: int,
     vocab_size: int,
-    words: NDArray[np.int32],
+    support: int,
+    out: NDArray[np.int32],
     values: NDArray[np.float32],
+    at: int,
 ) -> bool:
-    """Write rows whose ids and counts lie one after the other.
-
-    heads (2, rows): entries and token of each. words, values: as in ``read_rows``.
-    """
-    begin = 0
-    for row in range(words.shape[0]):
-        used, token = heads[0, row], heads[1, row]
-        end = begin + used
-        q = words[row, ROW_HEAD_WORDS:]
-        chosen, tickets = ids[begin:end], counts[begin:end]
-        if write_sparse(chosen, tickets, token, vocab_size, q, values[row, ROW_HEAD_WORDS:]) != OK:
-            return False
-        words[row, 0], words[row, 1], words[row, 2] = first_position + row, token, used
-        words[row, 3] = np.int32(np.uint32(checksum_of(q)))
-        begin = end
+    """Write one row at word ``at`` of ``out``, which ``values`` are too; False if it is none."""
+    used = len(ids)
+    begin, end = at + ROW_HEAD_WORDS, at + ROW_HEAD_WORDS + 2 * support
+    if used > support:
+        return False
+    if write_sparse(ids, counts, token, vocab_size, out[begin:end], values[begin:end]) != OK:
+        return False
+    out[at], out[at + 1], out[at + 2] = position, token, used
+    out[at + 3] = np.int32(np.uint32(checksum_of(out[begin:end])))
     return True

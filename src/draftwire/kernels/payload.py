@@ -20,7 +20,7 @@ from draftwire.errors import (
     RefusalCode,
 )
 from draftwire.exact.payload import check_entries
-from draftwire.kernels.packed import read_packed, write_packed
+from draftwire.kernels.packed import read_packed
 from draftwire.kernels.payload_loops import (
     NO_TICKET,
     OK,
@@ -146,10 +146,6 @@ def encode_reply_rows(
     until the reply is sent. Errors: ArithmeticRefusalError ZERO_Q when a token has no ticket, and
     those of :func:`encode_q`.
     """
-    if layout == Layout.SPARSE and out is None:
-        packed = write_packed(rows, tokens, first_position, support)
-        if packed is not None:
-            return packed
     size = _q_bytes(layout, rows[0].vocab_size, support) if rows else 0
     store = memoryview(bytearray(size * len(rows))) if out is None else out
     encoded = []

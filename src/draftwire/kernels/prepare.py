@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from draftwire.kernels import answers, cpu, payload
-from draftwire.kernels.packed import read_packed, write_packed
 from draftwire.kernels.words import first_words
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
@@ -32,7 +31,4 @@ def prepare() -> None:
         for q in (store, store.toreadonly()):
             payload.decode_q(q, policy.layout, logits.size, policy.support, entries, token)
         if policy.layout is Layout.SPARSE:
-            packed = write_packed([row], [token], 1, policy.support)
-            assert packed is not None  # the row was quantised under this very policy
-            read_packed(packed, 1, logits.size)
             answers.prepare(row, token, policy.support)

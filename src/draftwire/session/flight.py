@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -53,7 +54,7 @@ class Flight:
     asked_at: float
     deadline: float
     tokens: tuple[int, ...] = ()
-    rows: tuple[QRow, ...] = field(default=(), repr=False)
+    rows: Sequence[QRow] = field(default=(), repr=False)
     payload_bytes: int = 0
     checksum: int = 0
     whole: Awaited | None = field(default=None, init=False, repr=False)

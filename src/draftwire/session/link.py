@@ -308,7 +308,7 @@ class Link:
             return None
         if store is not self._words_of:
             self._words, self._words_of = np.frombuffer(store, np.int32, len(store) // 4), store
-        if not awaited.read(self._words, begin // 4):
+        if not awaited.read(store, self._words, begin):
             return None
         del self._awaited[awaited.session]
         self._reader.skip(awaited.bytes)

@@ -84,7 +84,7 @@ class Proposal:
     """
 
     tokens: tuple[int, ...]
-    rows: tuple[QRow, ...]
+    rows: Sequence[QRow]
     generation: int
     round: int
     first_position: int

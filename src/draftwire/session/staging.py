@@ -146,12 +146,15 @@ class Hold:
         return stage.out(depth)
 
     def publish(self, rows: Sequence[QRow]) -> None:
-        """The reply is whole and valid, and the session's caller reads its rows from now on."""
+        """The reply is whole and valid, and the session's caller reads it from now on.
+
+        rows: those of its rows that lie in the slot.
+        """
         slots, claim = self._require_held()
         if not slots.publish(claim):
             raise _another()
         if slots.staged:
-            self._lent = [row for row in rows if row.ids is None]
+            self._lent = rows
 
     def give_up(self) -> None:
         """The round is over without a proposal, or without one that is used."""

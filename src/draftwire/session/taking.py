@@ -17,7 +17,7 @@ from draftwire.session.staging import Hold, ReplySlots
 from draftwire.session.table import Input, State, advance
 from draftwire.wire.answer import Expected
 from draftwire.wire.messages import Complete, ErrorMessage, Reply
-from draftwire.wire.registry import MessageType, Status
+from draftwire.wire.registry import Layout, MessageType, Status
 
 _ANSWERS: Final = (Reply, Complete, ErrorMessage)
 
@@ -180,7 +180,7 @@ class Taking:
 
     def _whole(self, flight: Flight, now: float) -> Proposal:
         self._audit_draws(flight)
-        self._hold.publish(flight.rows)
+        self._hold.publish(flight.rows if flight.step.policy.layout is Layout.DENSE else ())
         self.state = advance(self.state, Input.COMPLETE)
         self._held.shown(self.generation, self.round, len(self._prefix))
         self.round_trip = now - flight.asked_at
