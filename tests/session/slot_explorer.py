@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from draftwire.kernels.answers import SparseRows
 from draftwire.kernels.rows import QRow
 from draftwire.session.asking import AskingSession
 from draftwire.session.held import Held
@@ -68,15 +70,21 @@ class _Copier:
         hold._lent = [self._rows[id(row)] for row in session._hold._lent]
         if session._flight is not None:
             made._flight = copy.copy(session._flight)
-            made._flight.rows = tuple(self._rows[id(row)] for row in session._flight.rows)
+            made._flight.rows = self._copied(session._flight.rows)
         if session._proposal is not None:
             made._proposal = self._proposal(session._proposal)
         return made
 
     def _proposal(self, proposal: Proposal) -> Proposal:
-        rows = tuple(self._rows[id(row)] for row in proposal.rows)
+        rows = self._copied(proposal.rows)
         made = self._proposals[id(proposal)] = replace(proposal, rows=rows)
         return made
+
+    def _copied(self, rows: Sequence[QRow]) -> Sequence[QRow]:
+        """Rows that came at once have memory of their own, and are made when they are read."""
+        if isinstance(rows, SparseRows):
+            return rows
+        return tuple(self._rows[id(row)] for row in rows)
 
     def _request(self, request: Request) -> Request:
         made = Request(request.phase, None, request.came, request.answer, request.late)

@@ -184,11 +184,6 @@ def _kept(self: Hold, rows: Sequence[QRow]) -> None:
     slots.publish(claim)
 
 
-def _all_lent(self: Hold, rows: Sequence[QRow]) -> None:
-    _kept(self, rows)
-    self._lent = rows
-
-
 def _without_memory(self: Flight, reply: Any, received: Any, out: Any = None) -> None:
     _HOLD(self, reply, received, None)
 
@@ -263,7 +258,6 @@ SPARSE_MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "an answer that came at once is not audited": (Awaited, "audit", lambda self: 0),
     "it is not late either": (Taking, "_is_stale", lambda self, _: False),
     "it needs no slot": (Hold, "arrive", lambda self, depth: None),
-    "its rows are withdrawn with the slot": (Hold, "publish", _all_lent),
 }
 
 

@@ -137,7 +137,7 @@ class RankClient(RemoteDrafter):
 
     def _booked(self, request: ClientRequest) -> Proposal | Dropped:
         """Return how the round has ended on this link, for whoever watches it as well."""
-        result = self._rounds.take(request)
+        result = self._rounds.take(request.asking.session)
         if isinstance(result, Dropped):
             self.lost_round(result)
         elif request.asking.round_trip is not None:
