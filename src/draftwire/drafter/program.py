@@ -243,13 +243,17 @@ class DrafterProgram(Generic[Context]):
         tell(_LOG, logging.INFO, "sessions_lapsed", text, why=why.value, sessions=sessions)
 
     def _lapse(self) -> None:
-        """End silent sessions; looks no more often than a lease can tell apart."""
+        """End silent sessions; looks no more often than a lease can tell apart.
+
+        A little later than the lease: a connection on which nothing at all is said ends first.
+        """
         now = self._clock()
         if now < self._lapse_at:
             return
-        self._lapse_at = now + self.config.peer.lease_seconds / _LOOKS_A_LEASE
+        lease = self.config.peer.lease_seconds
+        self._lapse_at = now + lease / _LOOKS_A_LEASE
         for connection in tuple(self.connections):
-            silent = connection.silent(now, self.config.peer.lease_seconds)
+            silent = connection.silent(now, lease + lease / _LOOKS_A_LEASE)
             for _, session in silent:
                 connection.lapse(session)
             if silent:
