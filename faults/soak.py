@@ -44,6 +44,7 @@ TOKENS: Final = 96  # of each request
 TURN: Final = 0.3  # seconds of a round's forward pass of the target, slept
 AWAY: Final = 1.0  # seconds from a kill to the start of the next drafter
 DEADLINE: Final = 0.5
+HANG: Final = 10.0  # seconds of a round, ten times what it may wait for: no busy machine does that
 SAMPLE: Final = 0.5  # seconds between two looks at memory and descriptors
 GROWTH: Final = 0.02  # resident memory, last third against the middle third
 POLICY: Final = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=8)
@@ -211,6 +212,8 @@ class Outcome:
             yield f"{account.begun - account.completed} requests did not complete"
         if account.wrong:
             yield f"{account.wrong} texts are wrong"
+        if account.longest > HANG:
+            yield f"a round took {account.longest:.1f} s"
         if not account.drafted_rounds or account.connections < VERIFIERS * (1 + self.kills // 2):
             yield "drafting did not resume after a kill"
         for each in self.watched:

@@ -22,11 +22,11 @@ def test_a_minute_of_kills_loses_nothing_and_grows_nothing() -> None:
 
 
 def test_what_grows_or_is_lost_fails_the_soak() -> None:
-    """The judge itself: three percent, one descriptor, one request, one text."""
+    """The judge itself: three percent, one descriptor, one request, one text, a hang."""
     steady = Watched("a", 1, [100] * 9, [7] * 9)
     growing = Watched("b", 2, [100] * 6 + [103] * 3, [7] * 6 + [8] * 3)
-    good = Account(begun=64, completed=64, drafted_rounds=9, connections=64)
+    good = Account(64, 64, drafted_rounds=9, connections=64, longest=2.0)
     assert not list(Outcome(60, 3, 3, good, [steady], 1.0).faults())
-    bad = Account(begun=64, completed=63, wrong=1, drafted_rounds=9, connections=8)
+    bad = Account(64, 63, wrong=1, drafted_rounds=9, connections=8, longest=11.0)
     found = list(Outcome(60, 3, 3, bad, [steady, growing], 1.0).faults())
-    assert len(found) == 5
+    assert len(found) == 6
