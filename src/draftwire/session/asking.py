@@ -192,7 +192,10 @@ class AskingSession(Taking):
         return dropped
 
     def connected(self, agreed: Agreed, slots: ReplySlots | None = None) -> None:
-        """A connection with these limits is there (again); call it between two rounds."""
+        """A connection with these limits is there (again); call it with no round in flight.
+
+        A proposal that is whole stays in the slots that it lies in until its round is over.
+        """
         self._agreed = agreed
         self._hold.slots = slots or self._hold.slots
         self.context_limit = False
