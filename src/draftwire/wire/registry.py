@@ -224,7 +224,7 @@ STEP_FIELDS: Final = (
     Field("min_p", "u32", "policy: A7, whole tickets of 2^24; 0 = off"),
     Field("support", "u32", "policy: A8, K of the sparse layout; 0 for the others"),
     Field("context_version", "u32", "version of the target's processor, grammar and stop context"),
-    Field("proposal_key", "u64", "KEY(PROPOSAL), lane 0 in the low half; 0 in v1"),
+    Field("proposal_key", "u64", "KEY(PROPOSAL), lane 0 in its low half; or a link key; 0 in v1"),
     Field("prefix_digest", "bytes16", "BLAKE2b-128 of the whole committed prefix as int32 LE"),
     Field("base", "u32", "absolute position of the first token that follows here"),
     Field("token_count", "u32", "tokens that follow; base + token_count = anchor + 1"),
