@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from draftwire.wire.agreement import q_bytes, reply_bytes
-from draftwire.wire.answer import CHECKSUM_BYTES, HEAD_BYTES, Part, complete, expected, reply_head
+from draftwire.wire.answer import (
+    CHECKSUM_BYTES,
+    HEAD_BYTES,
+    Part,
+    complete,
+    expected,
+    outline,
+    reply_head,
+)
 from draftwire.wire.codec import encode
 from draftwire.wire.messages import CommitRider, Complete, ProposalPolicy, Reply, ReplyRow, Step
 from draftwire.wire.registry import Layout, MessageType, Outcome, Status
@@ -85,7 +93,8 @@ def test_complete_is_the_codecs(status: Status):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_both_messages_are_expected_with_their_sizes(policy: ProposalPolicy):
     step, part = replace(STEP, policy=policy), PARTS[0]
-    found = {each.type: (head, each.bytes) for head, each in expected(step, part).items()}
+    awaited = expected(step, outline(step, part))
+    found = {each.type: (head, each.bytes) for head, each in awaited.items()}
     size = reply_bytes(policy.layout, 1000, policy.depth, policy.support)
     last = complete(step, Status.OK, size, 0)
     assert found == {
