@@ -142,6 +142,15 @@ def test_a_machine_that_stood_still_does_not_end_drafting() -> None:
     assert played.breaker.pauses == 0
 
 
+def test_no_pause_pays_for_a_machine_that_stood_still() -> None:
+    """Of a round that took a month 4,096 tokens' time is held against drafting, no more."""
+    played = run()
+    played.play(300, lambda n: 2.6e6 if n == 100 else 1.5)
+    played.play(100, lambda n: 30.0)
+    assert played.breaker.pauses == 2
+    assert played.breaker._left <= 5000 / 0.02
+
+
 def test_hardly_too_dear_is_let_be_and_costs_less_than_the_margin() -> None:
     played = run()
     played.play(5000, lambda n: 3.0 * 1.015)
