@@ -113,14 +113,16 @@ def sharded_arithmetic(pipe: Connection, rank: int, size: int, rendezvous: str) 
     leave()
 
 
-def lost_rank(pipe: Connection, rank: int, size: int, rendezvous: str) -> None:
+def lost_rank(
+    pipe: Connection, rank: int, size: int, rendezvous: str, patience: float | None = None
+) -> None:
     """Every rank waits in a collective for the last one, which never comes."""
     import numpy as np
 
-    from draftwire.engines.ranks.group import join
+    from draftwire.engines.ranks.group import FOREVER, join
     from draftwire.errors import TransportError
 
-    group = join(rank, size, rendezvous)
+    group = join(rank, size, rendezvous, patience=patience or FOREVER)
     pipe.send("met")
     if rank == size - 1:
         pipe.recv()

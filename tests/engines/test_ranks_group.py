@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -35,6 +36,18 @@ def test_a_rank_that_dies_ends_the_collective_of_all_others() -> None:
         assert [group.hear(rank) for rank in range(3)] == ["met"] * 3
         group.kill(2)
         assert [group.hear(rank) for rank in range(2)] == ["gone"] * 2
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_given_up_after_the_patience() -> None:
+    """Nothing is closed, and no rank waits longer than it was told."""
+    patience = 15.0
+    with ranks(lost_rank, 2, patience) as group:
+        assert [group.hear(rank) for rank in range(2)] == ["met"] * 2
+        with group.stopped(1):
+            began = time.monotonic()
+            assert group.hear(0) == "gone"
+            assert time.monotonic() - began > patience / 2
 
 
 def test_each_rank_over_nccl_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
