@@ -25,7 +25,7 @@ class Links(Enum):
     """How q comes to the ranks that own it."""
 
     LEADER = "leader link, then broadcast"  # one connection; rank 0 validates and passes it on
-    RANKS = "rank-to-rank links"  # each rank has its own: for its shards (P29), or its requests' q's
+    RANKS = "rank-to-rank links"  # each rank's own: its shards (P29) or requests
 
 
 @dataclass(frozen=True, slots=True)
