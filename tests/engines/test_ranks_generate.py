@@ -170,6 +170,11 @@ def test_t35_at_the_end_of_the_context_all_ranks_decide_alike(both: Both) -> Non
         prompt = (PROMPT * CONTEXT)[: CONTEXT - room]
         text, _ = both.target.write(prompt=prompt, tokens=9)
         assert 1 <= len(text) <= room
+    if not both.linked:
+        owned(both).connect()
+        text, _ = both.target.write(prompt=(PROMPT * CONTEXT)[: CONTEXT - 3], tokens=9)
+        both.connect()
+        assert 1 <= len(text) <= 3
 
 
 def test_processors_of_the_target_over_ranks(
