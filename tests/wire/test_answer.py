@@ -17,8 +17,9 @@ from draftwire.wire.answer import (
     reply_head,
 )
 from draftwire.wire.codec import encode
+from draftwire.wire.frames import encode_frame, frame_bytes
 from draftwire.wire.messages import CommitRider, Complete, ProposalPolicy, Reply, ReplyRow, Step
-from draftwire.wire.registry import Layout, MessageType, Outcome, Status
+from draftwire.wire.registry import HEADER_BYTES, Layout, MessageType, Outcome, Status, WireVersion
 
 STEP = Step(
     session=(1 << 63) + 5,
@@ -117,3 +118,20 @@ def test_every_field_of_identity_changes_the_head():
     }.items():
         heads.add(reply_head(replace(STEP, **{field: value}), PARTS[0]))
     assert len(heads) == 8
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("part", PARTS)
+def test_an_outline_is_both_frames_up_to_what_is_drawn(policy: ProposalPolicy, part: Part) -> None:
+    step = replace(STEP, policy=policy)
+    frames = outline(step, part)
+    payload = b"".join(bytes(each) for each in encode(reply(step, part)))
+    first = frame_bytes(encode_frame(WireVersion.V2, MessageType.REPLY, payload))
+    end = complete(step, Status.OK, len(payload), 7)
+    last = frame_bytes(encode_frame(WireVersion.V2, MessageType.COMPLETE, end))
+    assert first.startswith(frames.reply)
+    assert last.startswith(frames.complete)
+    assert len(frames.reply) == HEADER_BYTES + HEAD_BYTES[MessageType.REPLY]
+    assert len(frames.complete) == HEADER_BYTES + HEAD_BYTES[MessageType.COMPLETE]
+    assert frames.payload_bytes == len(payload)
+    assert frames.bytes == len(first + last)

@@ -15,16 +15,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-import numpy as np
-
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
-from draftwire.session.awaited import MESSAGES, Awaited
+from draftwire.session.awaited import MESSAGES, Answers, Awaited
 from draftwire.session.handshake import Handshake
 from draftwire.session.proposal import Matched, Parts, Received
 from draftwire.session.sealing import Sealer
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed
-from draftwire.wire.answer import HEAD_BYTES, Expected
+from draftwire.wire.answer import Expected
 from draftwire.wire.fields import FIELD_NAMES
 from draftwire.wire.frames import Bounds, Frame, FrameReader, encode_frame
 from draftwire.wire.messages import (
@@ -46,7 +44,6 @@ from draftwire.wire.registry import (
 )
 
 FRAME_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
-_SESSION: Final = slice(HEADER_BYTES, HEADER_BYTES + 8)  # where an answer's frame names it
 
 
 class LinkState(Enum):
@@ -170,10 +167,7 @@ class Link:
         self._reader = FrameReader(self._bounds())
         self._out: Parts = []
         self._pings: dict[int, float] = {}
-        self._expected: dict[bytes, Expected] = {}
-        self._awaited: dict[int, Awaited] = {}
-        self._words = np.empty(0, np.int32)  # what the reader's buffer holds
-        self._words_of: memoryview | None = None
+        self._answers = Answers()
 
     @property
     def role(self) -> Role:
@@ -216,14 +210,11 @@ class Link:
 
         Whatever else comes is decoded and checked field by field, so this changes no outcome.
         """
-        self._expected.update(expected)
-        if awaited is not None:
-            self._awaited[awaited.session] = awaited
+        self._answers.add(expected, awaited)
 
     def expect_nothing(self) -> None:
         """Recognise no answer any more."""
-        self._expected.clear()
-        self._awaited.clear()
+        self._answers.clear()
 
     def ping(self, nonce: int, now: float) -> None:
         """Ask whether the peer is there; :class:`Alive` follows. One PING is open at a time."""
@@ -246,10 +237,10 @@ class Link:
         """
         while self.state is not LinkState.CLOSED:
             try:
-                if self._awaited and self._sealer is None:
-                    whole = self._whole(count, now)
+                if self._answers.awaited and self._sealer is None:
+                    whole = self._answers.whole(self._reader, count)
                     if whole is not None:
-                        return whole
+                        return self._heard(whole, now)
                     count = 0
                 frame = self._reader.filled(count)
                 if frame is None:
@@ -297,38 +288,21 @@ class Link:
 
     # inside
 
-    def _whole(self, count: int, now: float) -> Awaited | None:
-        """Take new bytes; return the awaited answer that is there now, right in every bit."""
-        store, begin, end = self._reader.received(count)
-        if end - begin < _SESSION.stop or begin % 4:
-            return None
-        named = store[begin + _SESSION.start : begin + _SESSION.stop]
-        awaited = self._awaited.get(int.from_bytes(named, "little"))
-        if awaited is None or end - begin < awaited.bytes:
-            return None
-        if store is not self._words_of:
-            self._words, self._words_of = np.frombuffer(store, np.int32, len(store) // 4), store
-        if not awaited.read(store, self._words, begin):
-            return None
-        del self._awaited[awaited.session]
-        self._reader.skip(awaited.bytes)
+    def _heard(self, answer: Awaited, now: float) -> Awaited:
+        """Count the messages of an answer that came whole."""
         self.heard_at = now
         self.frames += MESSAGES
         self.received[MessageType.REPLY] += 1
         self.received[MessageType.COMPLETE] += 1
-        return awaited
+        return answer
 
     def _take(self, frame: Frame, now: float) -> Event | None:
         self.heard_at = now
         self.received[frame.type] += 1
         self.frames += 1
-        head_bytes = HEAD_BYTES.get(frame.type)
-        if head_bytes is not None:
-            expected = self._expected.get(frame.payload[:head_bytes].tobytes())
-            if expected is not None and expected.bytes == frame.payload.nbytes:
-                self._awaited.pop(expected.session, None)  # it comes in pieces
-                tail = frame.payload[head_bytes:]
-                return Matched(expected, tail, expected.bytes, frame.checksum)
+        matched = self._answers.matched(frame)
+        if matched is not None:
+            return matched
         message = codec.decode(frame.type, frame.version, frame.payload, self.agreed)
         if frame.type in _OF_SESSIONS:
             if self.state is not LinkState.AGREED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
@@ -192,6 +192,7 @@ def q_bytes(layout: Layout, width: int) -> int:
     return _ENTRY_BYTES[layout] * width
 
 
+@lru_cache(maxsize=256)
 def reply_bytes(layout: Layout, vocab_size: int, depth: int, support: int) -> int:
     """Return the exact payload bytes of a REPLY (P12): nothing that was drawn is in it.
 
