@@ -80,7 +80,7 @@ class Awaited:
         return len(self._words) if wrong < 0 else -1
 
 
-class Answers:
+class Recognition:
     """The answers that one connection may recognise: whole, or by what their messages begin with.
 
     awaited: those to take whole, by session; each is taken once.

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
-from draftwire.session.awaited import MESSAGES, Answers, Awaited
+from draftwire.session.awaited import MESSAGES, Awaited, Recognition
 from draftwire.session.handshake import Handshake
 from draftwire.session.proposal import Matched, Parts, Received
 from draftwire.session.sealing import Sealer
@@ -167,7 +167,7 @@ class Link:
         self._reader = FrameReader(self._bounds())
         self._out: Parts = []
         self._pings: dict[int, float] = {}
-        self._answers = Answers()
+        self._recognition = Recognition()
 
     @property
     def role(self) -> Role:
@@ -210,11 +210,11 @@ class Link:
 
         Whatever else comes is decoded and checked field by field, so this changes no outcome.
         """
-        self._answers.add(expected, awaited)
+        self._recognition.add(expected, awaited)
 
     def expect_nothing(self) -> None:
         """Recognise no answer any more."""
-        self._answers.clear()
+        self._recognition.clear()
 
     def ping(self, nonce: int, now: float) -> None:
         """Ask whether the peer is there; :class:`Alive` follows. One PING is open at a time."""
@@ -237,8 +237,8 @@ class Link:
         """
         while self.state is not LinkState.CLOSED:
             try:
-                if self._answers.awaited and self._sealer is None:
-                    whole = self._answers.whole(self._reader, count)
+                if self._recognition.awaited and self._sealer is None:
+                    whole = self._recognition.whole(self._reader, count)
                     if whole is not None:
                         return self._heard(whole, now)
                     count = 0
@@ -300,7 +300,7 @@ class Link:
         self.heard_at = now
         self.received[frame.type] += 1
         self.frames += 1
-        matched = self._answers.matched(frame)
+        matched = self._recognition.matched(frame)
         if matched is not None:
             return matched
         message = codec.decode(frame.type, frame.version, frame.payload, self.agreed)
