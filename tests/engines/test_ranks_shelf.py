@@ -90,6 +90,20 @@ def test_the_end_of_one_session_is_not_that_of_its_namesake() -> None:
     assert not shelf._places and not shelf._named
 
 
+def test_a_verifier_that_changes_its_key_harms_nobody() -> None:
+    """A STEP may name any key: the place goes on under it, and the session ends as any other."""
+    shelf = ShardShelf()
+    own = object()
+    shelf.put(job(1, KEYS[0]), draft(5))
+    assert shelf.take(own, task(KEYS[0])) is not None
+    shelf.put(job(1, KEYS[1], 2), draft(6))
+    assert not shelf.has(own, task(KEYS[0], 2))
+    assert not shelf.has(object(), task(KEYS[1], 2))
+    assert shelf.take(own, task(KEYS[1], 2)).tokens == (6,)  # type: ignore[union-attr]
+    shelf.end(1)
+    assert not shelf._places and not shelf._named
+
+
 class ShardPeer(Peer):
     """A verifier's rank: its sessions take one shard."""
 

@@ -43,22 +43,20 @@ class ShardShelf:
         with self._lock:
             place = self._places.get(job.number)
             if place is None:
-                self._places[job.number] = _Place(job, draft)
-                self._named.setdefault(_name(job), []).append(job.number)
-            else:
-                place.job, place.draft = job, draft
+                place = self._places[job.number] = _Place(job, draft)
+                self._list(job)
+            elif _name(place.job) != _name(job):  # a STEP may name any key
+                self._delist(place.job)
+                self._list(job)
+            place.job, place.draft = job, draft
         self.on_change()
 
     def end(self, number: int) -> None:
         """The session of this context is over."""
         with self._lock:
             place = self._places.pop(number, None)
-            if place is None:
-                return
-            numbers = self._named[_name(place.job)]
-            numbers.remove(number)
-            if not numbers:
-                del self._named[_name(place.job)]
+            if place is not None:
+                self._delist(place.job)
 
     def leave(self, taker: Hashable) -> None:
         """A connection has ended: its places are free for the verifier's next one."""
@@ -80,6 +78,16 @@ class ShardShelf:
                 return None
             draft, place.draft, place.taker = place.draft, None, taker
             return draft
+
+    def _list(self, job: RankedJob) -> None:
+        """A place is found by what its latest job is named by."""
+        self._named.setdefault(_name(job), []).append(job.number)
+
+    def _delist(self, job: RankedJob) -> None:
+        numbers = self._named[_name(job)]
+        numbers.remove(job.number)
+        if not numbers:
+            del self._named[_name(job)]
 
     def _place(self, taker: Hashable, task: DraftTask) -> _Place | None:
         """A session names its rounds once, so nothing else in its place can match."""
