@@ -188,6 +188,49 @@ def test_an_answer_kept_for_nobody_makes_way_in_time() -> None:
     assert program.counters.lapsed[LeaseEnd.GAVE_WAY] == 1
 
 
+@pytest.mark.parametrize("unread", [False, True])
+def test_nobody_makes_way_where_that_is_not_enough(unread: bool) -> None:
+    """Those that hold too little, or only what must be sent first, keep their model's state."""
+    clock = Clock()
+    program = program_of(2 * DENSE_BYTES + 4000, clock)
+    idle, used, comes = Verifier(program), Verifier(program), Verifier(program)
+    idle.ask(0, DENSE if unread else SPARSE)
+    program.draft()
+    idle.read(0 if unread else 1 << 30)
+    clock.now += program.config.peer.silence_that_yields
+    for which in range(1 if unread else 2):
+        used.ask(which, DENSE)
+    program.draft()
+    used.read(1 << 30)
+    sessions = program.open_sessions
+    comes.ask(0, DENSE)
+    assert program.counters.short == 1
+    assert program.counters.lapsed[LeaseEnd.GAVE_WAY] == 0
+    assert program.open_sessions == sessions
+    if unread:
+        idle.read(1 << 30)  # from now on its end gives back what it holds
+        comes.ask(0, DENSE)
+        assert program.counters.short == 1
+        assert program.counters.lapsed[LeaseEnd.GAVE_WAY] == 1
+
+
+def test_only_as_many_make_way_as_must() -> None:
+    """The one that has been silent for longest gives too little, and one more is enough."""
+    clock = Clock()
+    program = program_of(2 * DENSE_BYTES + 1000, clock)
+    idle, comes = Verifier(program), Verifier(program)
+    for which, policy in enumerate((SPARSE, DENSE, SPARSE)):
+        idle.ask(which, policy)
+        program.draft()
+        clock.now += 0.1
+    idle.read(1 << 30)
+    clock.now += program.config.peer.silence_that_yields
+    comes.ask(0, DENSE)
+    comes.ask(1, DENSE)
+    assert program.counters.short == 0
+    assert program.counters.lapsed[LeaseEnd.GAVE_WAY] == 2
+
+
 def test_a_cancelled_session_holds_nothing_once_its_answer_has_left() -> None:
     program = program_of(2 * DENSE_BYTES + 1000)
     verifier = Verifier(program)

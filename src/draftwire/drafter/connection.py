@@ -117,6 +117,10 @@ class Connection(Generic[Context]):
         self.roster.lapse(session)
         self._end((session,))
 
+    def frees(self, session: int) -> int:
+        """Return the bytes that the end of a session gives back at once: none that must be sent."""
+        return 0 if self._is_leaving(session) else self.answers.of(session)
+
     def settle(self) -> None:
         """Book what has left of the answers that nobody keeps any more."""
         self.answers.sent(self.outgoing.pushed - self.outgoing.size)
@@ -167,11 +171,15 @@ class Connection(Generic[Context]):
         A STEP is small and its answer may be megabytes: who asks often must not be sent more than
         it may send.
         """
-        if self._ends.get(session, 0) > self.outgoing.pushed - self.outgoing.size:
+        if self._is_leaving(session):
             return
         before = self.outgoing.pushed
         self._send(session, parts)
         self._repeated += self.outgoing.pushed - before
+
+    def _is_leaving(self, session: int) -> bool:
+        """Whether some of a session's latest answer waits to be sent."""
+        return self._ends.get(session, 0) > self.outgoing.pushed - self.outgoing.size
 
     def _push(self) -> None:
         parts = self._link.outgoing()

@@ -46,6 +46,10 @@ class ReplyMemory:
         self.held += size
         return True
 
+    def lacks(self, size: int) -> int:
+        """Return how many bytes must be given back before so many can be taken."""
+        return self.held + size - self.most
+
     def give(self, size: int) -> None:
         """So many bytes are not held any more."""
         self.held -= size
@@ -78,6 +82,10 @@ class Answers:
             self._leaving.append((end, size))
         else:
             self._memory.give(size)
+
+    def of(self, session: int) -> int:
+        """Return the bytes of the answer that a session keeps or waits for."""
+        return self._of.get(session, 0)
 
     def sent(self, until: int) -> None:
         """Everything that was queued up to here has left."""

@@ -136,27 +136,37 @@ class DrafterProgram(Generic[Context]):
     def reserve(self, connection: Connection[Context], task: DraftTask, size: int) -> bool:
         """Reserve memory for the answer to a task; False = as much is held as may be.
 
-        Sessions in which nothing was asked for long make way first (P32).
+        Sessions in which nothing was asked for long make way first (P32): only those whose end gives
+        memory back at once, and none of them where all together give too little.
         """
         if connection.answers.take(task.session, size):
             return True
         for each in self.connections:
             each.settle()
+        lacking = self.memory.lacks(size)
+        ending: list[tuple[Connection[Context], int]] = []
+        for each, silent in self._longest_silent():
+            if lacking <= 0:
+                break
+            freed = each.frees(silent)
+            if freed:
+                ending.append((each, silent))
+                lacking -= freed
+        if lacking <= 0:
+            for each, silent in ending:
+                each.lapse(silent)
+            if ending:
+                self.lapsed(len(ending), LeaseEnd.GAVE_WAY)
+        taken = connection.answers.take(task.session, size)
+        self.counters.short += not taken
+        return taken
+
+    def _longest_silent(self) -> list[tuple[Connection[Context], int]]:
+        """Return the sessions that make way, of all verifiers, the longest silent first."""
         now, seconds = self._clock(), self.config.peer.silence_that_yields
         silent = [(each.silent(now, seconds), each) for each in self.connections]
         longest = [(at, session, each) for found, each in silent for at, session in found]
-        ended = 0
-        taken = connection.answers.take(task.session, size)
-        for _, session, each in sorted(longest, key=itemgetter(0)):
-            if taken:
-                break
-            each.lapse(session)
-            ended += 1
-            taken = connection.answers.take(task.session, size)
-        if ended:
-            self.lapsed(ended, LeaseEnd.GAVE_WAY)
-        self.counters.short += not taken
-        return taken
+        return [(each, session) for _, session, each in sorted(longest, key=itemgetter(0))]
 
     def withdraw(self, connection: Connection[Context], session: int | None = None) -> None:
         """Nobody waits for a session's task any more, or for any of a connection's."""
