@@ -136,8 +136,8 @@ class DrafterProgram(Generic[Context]):
     def reserve(self, connection: Connection[Context], task: DraftTask, size: int) -> bool:
         """Reserve memory for the answer to a task; False = as much is held as may be.
 
-        Sessions in which nothing was asked for long make way first (P32): only those whose end gives
-        memory back at once, and none of them where all together give too little.
+        Sessions in which nothing was asked for long make way first (P32): only those whose end
+        gives memory back at once, and none of them where all together give too little.
         """
         if connection.answers.take(task.session, size):
             return True
