@@ -128,6 +128,32 @@ def test_the_lease_of_a_session_is_not_renewed_by_ping() -> None:
         assert at.program.open_sessions == 2
 
 
+def test_many_that_lapsed_do_not_end_their_verifiers_connection() -> None:
+    """Each costs one refusal, which is the drafter's doing; more of them count as ever (P24)."""
+    number = PeerLimits().refusals_at_once + 20
+    with bench(number) as at:
+        requests = [at.client.open((1, each % V), each) for each in range(number)]
+
+        def ask() -> set[object]:
+            results = at.client.propose_all([(request, POLICY) for request in requests])
+            for request, found in zip(requests, results, strict=True):
+                if isinstance(found, Proposal):
+                    request.commit(Outcome.CORRECTION, 0, [(found.tokens[0] + 1) % V])
+                else:
+                    request.commit(Outcome.TARGET_ONLY, 0, [0])
+            return {each.reason if isinstance(each, Miss) else Proposal for each in results}
+
+        assert ask() == {Proposal}
+        for _ in range(int(LEASE / 5) + 1):
+            at.clock.now += 5.0
+            at.client.ping()
+            at.program.draft()
+        assert at.lapsed() == {"expired": number, "gave_way": 0}
+        assert ask() == {DropReason.LOST_STATE}
+        assert ask() == {Proposal}
+        assert at.client.counters.connections == 1 and not at.client.counters.lost
+
+
 def test_a_proposal_that_is_owed_keeps_its_session() -> None:
     joined = Joined()
     roster = Roster(agreement(max_sessions=1), yield_seconds=YIELD)

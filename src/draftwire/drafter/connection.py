@@ -116,6 +116,7 @@ class Connection(Generic[Context]):
         assert self.roster is not None
         self.roster.lapse(session)
         self._end((session,))
+        self._allowance.excuse(self.roster.agreed.max_sessions)
 
     def frees(self, session: int) -> int:
         """Return the bytes that the end of a session gives back at once: none that must be sent."""
@@ -218,6 +219,7 @@ class Connection(Generic[Context]):
         elif isinstance(received.message, Step | Reset):
             self._over(received.message.session)
         if todo.silent:
+            self._allowance.excuse(self.roster.agreed.max_sessions)
             self._program.lapsed(len(todo.ended), LeaseEnd.GAVE_WAY)
 
     def _end(self, sessions: tuple[int, ...]) -> None:

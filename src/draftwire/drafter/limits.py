@@ -79,11 +79,22 @@ class Allowance:
         self._frames = TokenBucket(limits.frames_per_second, limits.frames_per_second, now)
         self._bytes = TokenBucket(limits.bytes_per_second, limits.bytes_per_second, now)
         self._refusals = TokenBucket(limits.refusals_per_second, limits.refusals_at_once, now)
+        self._excused = 0
 
     def read(self, frames: int, size: int, now: float) -> float:
         """Book what was read; returns the seconds for which no more may be."""
         return max(self._frames.spend(frames, now), self._bytes.spend(size, now))
 
+    def excuse(self, most: int) -> None:
+        """A session was ended on this side, so one message that it refuses is no fault of the peer.
+
+        most: that are excused at once, whatever has ended.
+        """
+        self._excused = min(self._excused + 1, most)
+
     def refused(self, now: float) -> bool:
         """Book a message that a session refused; returns whether that was one too many."""
+        if self._excused:
+            self._excused -= 1
+            return False
         return self._refusals.spend(1, now) > 0
