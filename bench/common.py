@@ -40,6 +40,21 @@ class Result:
         }
 
 
+def table(result: Result) -> str:
+    """Return one result as text: figures in order, then goals."""
+    lines = [f"== {result.name}"]
+    for name, figure in result.figures.items():
+        if isinstance(figure, dict):
+            lines.append(f"   {name}")
+            lines += [f"      {key:<44} {value}" for key, value in figure.items()]
+        else:
+            lines.append(f"   {name:<47} {figure}")
+    for goal in result.goals:
+        verdict = "met" if goal.met else "MISSED"
+        lines.append(f"   goal: {goal.name} = {goal.value:.3g}, at most {goal.limit:g}: {verdict}")
+    return "\n".join(lines) + "\n"
+
+
 def alternate(
     ways: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 3
 ) -> dict[str, list[float]]:

@@ -22,7 +22,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from bench import distance, drafting, loopback, pair, quantise, receive, torch_verify
-from bench.common import Result
+from bench.common import Result, table
 from draftwire.engines.hf import embedded_folder
 
 LIBRARIES = ("draftwire", "numpy", "numba", "google-crc32c", "torch", "transformers")
@@ -69,21 +69,6 @@ def _benchmarks(options: argparse.Namespace) -> dict[str, Callable[[], Result]]:
         "drafting": lambda: drafting.run(quick, drafter),
         "pair": lambda: pair.run(quick, target, drafter),
     }
-
-
-def table(result: Result) -> str:
-    """Return one result as text: figures in order, then goals."""
-    lines = [f"== {result.name}"]
-    for name, figure in result.figures.items():
-        if isinstance(figure, dict):
-            lines.append(f"   {name}")
-            lines += [f"      {key:<44} {value}" for key, value in figure.items()]
-        else:
-            lines.append(f"   {name:<47} {figure}")
-    for goal in result.goals:
-        verdict = "met" if goal.met else "MISSED"
-        lines.append(f"   goal: {goal.name} = {goal.value:.3g}, at most {goal.limit:g}: {verdict}")
-    return "\n".join(lines) + "\n"
 
 
 def _machine() -> dict[str, Any]:

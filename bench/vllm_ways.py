@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +16,7 @@ SUPPORT, TEMPERATURE = 32, 0.8
 TARGET_ONLY, COLOCATED, REMOTE, DRAFTER = "target-only", "colocated", "remote", "drafter"
 DENSE = "remote, dense"
 LAYOUTS = {REMOTE: f"sparse:{SUPPORT}", DENSE: "dense"}
+LONGEST, KV_BYTES = 512, 384 << 20  # tokens of a text; enough for all of both models' layers
 PROMPTS = (
     "def median(values):\n",
     "class Queue:\n    def __init__(self):\n        self.items = []\n\n    def",
@@ -32,12 +35,18 @@ def serve_engine(options: argparse.Namespace, out: IO[str]) -> None:
 
     from draftwire.engines.vllm import repairs
 
+    first = sys.stdin.readline()
+    if not first:  # ended before its turn
+        return
+    options.address = json.loads(first)["address"]
     engine = LLM(
         model=str(options.target),
         dtype="float32",
         enforce_eager=True,
-        max_model_len=512,
-        max_num_seqs=8,
+        max_model_len=LONGEST,
+        max_num_seqs=len(PROMPTS),
+        max_num_batched_tokens=LONGEST * 2,
+        kv_cache_memory_bytes=KV_BYTES,
         disable_hybrid_kv_cache_manager=True,  # its draft_model takes layers of one kind only
         generation_config="vllm",
         disable_log_stats=False,
@@ -173,6 +182,8 @@ def serve_drafter(options: argparse.Namespace, out: IO[str]) -> None:
 
         setattr(owner, name, wrapper)
 
+    if not sys.stdin.readline():
+        return
     timed(DrafterProgram, "draft", "draft")
     timed(HfDraftEngine, "extend", "model")
     engine = HfDraftEngine.from_folder(options.drafter)
@@ -191,7 +202,8 @@ def serve_drafter(options: argparse.Namespace, out: IO[str]) -> None:
 
 
 def _say(out: IO[str], answer: dict[str, Any]) -> None:
-    out.write(json.dumps(answer) + "\n")
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6 * 1.024  # KiB to GB
+    out.write(json.dumps({**answer, "memory": memory}) + "\n")
     out.flush()
 
 
@@ -199,12 +211,17 @@ def main(arguments: Sequence[str]) -> None:
     """Be one way until there are no more questions."""
     parser = argparse.ArgumentParser(prog="python -m bench.vllm_ways", description=__doc__)
     parser.add_argument("--way", required=True)
-    parser.add_argument("--address", default="")
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--drafter", type=Path, required=True)
     parser.add_argument("--depth", type=int, required=True)
     options = parser.parse_args(arguments)
-    (serve_drafter if options.way == DRAFTER else serve_engine)(options, sys.stdout)
+    try:
+        (serve_drafter if options.way == DRAFTER else serve_engine)(options, sys.stdout)
+    except Exception as error:
+        traceback.print_exc()
+        first = (str(error) or "no message").strip().splitlines()[0]
+        _say(sys.stdout, {"refused": f"{type(error).__name__}: {first}"})
+        sys.exit(1)
 
 
 if __name__ == "__main__":
