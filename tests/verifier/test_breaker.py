@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -149,6 +150,30 @@ def test_no_pause_pays_for_a_machine_that_stood_still() -> None:
     played.play(100, lambda n: 30.0)
     assert played.breaker.pauses == 2
     assert played.breaker._left <= 5000 / 0.02
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drafting_that_pays_goes_on_after_a_stop_though_luck_pauses_it(seed: int) -> None:
+    """A quarter faster, by one to five tokens a round: now and then four rounds look dear.
+
+    Each such pause is short, also where the machine has stood still once before it: otherwise one
+    of them would have to pay for that, and would not end here.
+    """
+    paused = []
+    for stopped in (False, True):
+        chance, breaker, rounds = random.Random(seed), Breaker(), 0
+        for number in range(40_000):
+            choice = breaker.admits()
+            seconds, tokens = 2.3 * chance.uniform(0.8, 1.2), chance.randint(1, 5)
+            if choice is not Choice.DRAFT:
+                seconds, tokens = ALONE, 1
+            elif stopped and number == 100:
+                seconds = 1e6
+            breaker.finished(choice, seconds, tokens, first=False)
+            rounds += choice is Choice.PAUSE
+        paused.append(rounds)
+        assert breaker.pauses > 10
+    assert max(paused) < 12_000
 
 
 def test_hardly_too_dear_is_let_be_and_costs_less_than_the_margin() -> None:

@@ -15,10 +15,11 @@ that sees anything of the round it decides on, or of another round that is still
 What it may cost. Let a be the seconds of a token from the target alone. A drafted round of t
 seconds and n tokens has lost t - n a (1 + margin), or gained as much where that is below 0.
 Losses are a debt that gains pay back, and pauses, a round of which is worth budget x a. A pause
-that follows another without the debt having come to nothing in between lasts until it is paid. So
-beside the debt that is still open drafting never costs more than the larger of margin and budget,
-as a share of what the target alone would have taken, however short the texts are and however rare
-the long rounds. The debt that is open before anything is known is that of two rounds where one is
+that follows another without the debt having come to nothing in between lasts until it is paid, but
+for what is left of its worst round: that may have been one stop of the machine. So beside the debt
+that is still open drafting never costs more than the larger of margin and budget, as a share of
+what the target alone would have taken, however short the texts are and however rare the long
+rounds. The debt that is open before anything is known is that of two rounds where one is
 dearer than any proposal is worth, of three to five where tokens cost twice as much, of thirteen
 where it is less, and as much again after the short first pause.
 
@@ -141,6 +142,7 @@ class Breaker:
         self._left = 0  # rounds of the pause still to come
         self._failures = 0  # pauses in a row
         self._debt = 0.0  # seconds that drafting has lost and nothing has paid back
+        self._worst = 0.0  # of the debt, what the worst round has left; no pause is for that alone
         self._spell = _Spell()
         self._cold = True  # the next drafted round also pays for what was committed meanwhile
 
@@ -201,6 +203,7 @@ class Breaker:
         seconds += alone if first else 0.0
         lost = min(seconds, alone * _STOPPED) - tokens * alone * (1 + self.config.margin)
         self._debt = max(self._debt + lost, 0.0)
+        self._worst = min(max(self._worst, lost), self._debt)
         self._spell.add(tokens, seconds, lost)
         if before is BreakerState.PAUSED:  # another request's round has ended drafting meanwhile
             return False
@@ -250,19 +253,20 @@ class Breaker:
         """Pause since a token costs so much, long enough to stay within the budget.
 
         The first pause in a row is short whatever was lost, since it may have been one stall of the
-        machine; what it leaves unpaid is owed by the next.
+        machine; what it leaves unpaid, the worst round aside, is owed by the next.
         """
         self._costs.clear()
         self._costs.append(cost)
         config = self.config
         doubled = min(config.first_pause << min(self._failures, 32), config.longest_pause)
         worth = config.budget * alone  # what one round of a pause pays back
-        owed = math.ceil(self._debt / worth) if worth and self._failures else 0
+        owed = math.ceil((self._debt - self._worst) / worth) if worth and self._failures else 0
         self.state = BreakerState.PAUSED
         self.pauses += 1
         self._failures += 1
         self._left = max(doubled, owed)
         self._debt = max(self._debt - worth * self._left, 0.0)
+        self._worst = min(self._worst, self._debt)
 
     def _probe(self) -> None:
         self.state = BreakerState.PROBING
