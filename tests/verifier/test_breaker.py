@@ -251,6 +251,7 @@ def test_the_round_that_reads_the_prompt_is_not_compared() -> None:
         {"margin": 1.0},
         {"margin": float("nan")},
         {"budget": 0.0},
+        {"budget": 1e-310},
     ],
 )
 def test_settings_that_decide_nothing_are_refused(wrong: dict[str, float]) -> None:

@@ -41,6 +41,7 @@ from draftwire.errors import ConfigurationError
 _FIRST_SAMPLES: Final = 3
 _HOPELESS: Final = 2.0  # so many times as dear, and one cost is enough to pause
 _SOON: Final = 3  # rounds, and without the worst of them
+_LEAST_BUDGET: Final = 1e-6
 _ABSURD: Final = 32.0  # tokens of the target alone, whose time may decide after one round
 _STOPPED: Final = 4096.0  # likewise; the rest of a longer round was a stop of this machine
 
@@ -94,8 +95,8 @@ class BreakerConfig:
             value = getattr(self, name)
             if not (math.isfinite(value) and 0 <= value < 1):
                 raise ConfigurationError(f"the breaker's {name} must be at least 0 and below 1")
-        if not self.budget:
-            raise ConfigurationError("the breaker's budget must be above 0")
+        if self.budget < _LEAST_BUDGET:  # a pause has to be a number of rounds
+            raise ConfigurationError(f"the breaker's budget must be {_LEAST_BUDGET} or more")
 
 
 @dataclass(slots=True)
