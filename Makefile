@@ -50,7 +50,7 @@ help:
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "draftwire needs Python 3.11 or newer, and '$(PYTHON)' is not on the path: install it, or say make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "draftwire needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1): say make PYTHON=/path/to/a/newer/python3" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV) || { echo "python could not make a virtual environment: on Debian and Ubuntu install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "python could not make a virtual environment: on Debian and Ubuntu install python3-venv" >&2; rm -rf $(VENV); exit 1; }
 
 $(VENV)/.run-ready: requirements/torch.txt requirements/run.txt pyproject.toml | $(VENV)/bin/python
 	@echo "setting up in $(VENV): once, a few minutes the first time"
@@ -92,7 +92,7 @@ fuzz-guided: $(VENV)/.fuzz-ready
 	$(BIN)/python -m fuzz.guided --minutes $(or $(MINUTES),10)
 
 $(BIN_VLLM)/python: | $(VENV)/bin/python
-	$(PYTHON) -m venv $(VENV_VLLM) || { echo "python could not make a virtual environment: on Debian and Ubuntu install python3-venv" >&2; rm -rf $(VENV_VLLM); exit 1; }
+	@$(PYTHON) -m venv $(VENV_VLLM) || { echo "python could not make a virtual environment: on Debian and Ubuntu install python3-venv" >&2; rm -rf $(VENV_VLLM); exit 1; }
 
 # torchvision, torchaudio and torchcodec come with vLLM, are not needed, and break what imports them.
 # What is imported is compiled then: compiling all of it now would take longer than the tests do.

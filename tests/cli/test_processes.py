@@ -106,6 +106,7 @@ def test_an_interrupted_demo_leaves_no_process(
         assert process.returncode == ExitCode.INTERRUPTED
         assert err.strip().splitlines()[-1] == "draftwire: interrupted"
     assert "Traceback" not in err
+    assert "info draftwire" not in err  # what the drafter logs is no part of the show
 
 
 def test_demo_runs_and_reports(cli: Cli, pair: Pair) -> None:

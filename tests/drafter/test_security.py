@@ -114,8 +114,8 @@ def test_the_text_is_the_same_over_every_kind_of_connection(tmp_path: Path) -> N
     ("theirs", "ours", "field", "logged"),
     [
         (KEY, OTHER, "proof", "another key"),
-        (KEY, None, "nonce", "a HELLO message came where a CHALLENGE is due"),
-        (None, KEY, "", "sends CHALLENGE, and no handshake is due"),
+        (KEY, None, "nonce", "where a CHALLENGE is due (was the peer given the key?)"),
+        (None, KEY, "", "no handshake is due (was this side given the key?)"),
     ],
     ids=["another key", "the drafter's alone", "the verifier's alone"],
 )

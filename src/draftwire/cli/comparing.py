@@ -46,7 +46,7 @@ def trio(
 ) -> Iterator[Trio]:
     """Load the target here and the drafter twice: in a process of its own, and in this one."""
     arguments = ["--threads", str(threads), "--max-depth", str(policy.depth)]
-    arguments += ["--max-support", str(max(1, policy.support))]
+    arguments += ["--max-support", str(max(1, policy.support)), "--log-level", "warning"]
     if drafter is not None:
         arguments += ["--model", str(drafter)]
     with ExitStack() as stack:

@@ -329,11 +329,13 @@ def _unexpected(kind: MessageType, bounds: Bounds) -> ProtocolError:
     code = ProtocolErrorCode.AUTHENTICATION_FAILED
     for due, field in _DUE_FIELDS.items():
         if due in bounds.payload:
-            return ProtocolError(
-                code, f"a {kind.name} message came where a {due.name} is due", field=field
-            )
+            text = f"a {kind.name} message came where a {due.name} is due"
+            if due is MessageType.CHALLENGE and kind is MessageType.HELLO:
+                text += " (was the peer given the key?)"
+            return ProtocolError(code, text, field=field)
     if kind in _DUE_FIELDS:
-        return ProtocolError(code, f"the peer sends {kind.name}, and no handshake is due")
+        text = f"the peer sends {kind.name}, and no handshake is due (was this side given the key?)"
+        return ProtocolError(code, text)
     return ProtocolError(
         ProtocolErrorCode.UNEXPECTED_MESSAGE, f"a {kind.name} message may not come now"
     )
