@@ -9,6 +9,7 @@ The loops release the interpreter lock, and nothing is kept between calls.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
@@ -186,6 +187,13 @@ def prepare() -> None:
     for row in (whole, few):
         token = draw(row, TICKETS - 1)  # the far end of q, where p has next to nothing: a rejection
         verify(rows, [token], [row], source, generation=1, round=1, first_position=0)
+
+
+@cache
+def prepare_target() -> None:
+    """Compile what a round without drafts runs, or load it from the cache; once."""
+    row = weights_of(np.linspace(-3, 3, 400, dtype=np.float32))
+    target(row, KeyedWords(RequestKey(0)).words(Address(1, 1, 0, Domain.TARGET_ONLY)))
 
 
 def _check_policy(policy: ProposalPolicy) -> None:

@@ -89,6 +89,8 @@ class Generation(Generic[Context], Iterator[Emission]):
         """See :func:`generate`."""
         prompt = [int(token) for token in prompt]  # of NumPy or torch as well
         _check_request(target, drafter, prompt, sampling, policy)
+        if drafter is None:  # which prepares what its rounds run itself
+            cpu.prepare_target()
         key = sampling.request_key()
         self.report = Report(prompt_tokens=len(prompt))
         self._target = target
