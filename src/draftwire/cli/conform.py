@@ -161,5 +161,6 @@ def conform(files: tuple[Path, ...], quiet: bool) -> ExitCode:
 
     summary = run(files, report)
     verdict = "conforming" if summary.conforming else f"{summary.failed} not met"
-    click.echo(f"{summary.vectors} vectors in {summary.files} files: {verdict}")
+    files_read = "1 file" if summary.files == 1 else f"{summary.files} files"
+    click.echo(f"{summary.vectors} vectors in {files_read}: {verdict}")
     return ExitCode.OK if summary.conforming else ExitCode.NOT_CONFORMING

@@ -251,9 +251,9 @@ class Generation(Generic[Context], Iterator[Emission]):
         report.seconds.audit += audit
         report.seconds.drafter += time.perf_counter() - began - audit
         if isinstance(drafted, Miss):
-            if drafted.reason in _NOTES and not report.misses[drafted.reason]:
-                detail = f" ({drafted.detail})" if drafted.detail else ""
-                report.note(_NOTES[drafted.reason] + detail)
+            note = _NOTES.get(drafted.reason)
+            if note is not None and not any(each.startswith(note) for each in report.notes):
+                report.note(f"{note} ({drafted.detail})" if drafted.detail else note)
             report.missed(drafted.reason, drafted.drafted)
             return None
         report.proposed(len(drafted.tokens))
