@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from draftwire.drafter.program import DrafterConfig
 from draftwire.errors import ArithmeticRefusalError, ConfigurationError, RefusalCode
-from draftwire.verifier.drafting import MissReason
-from draftwire.verifier.generate import Emission, Kind, generate
+from draftwire.session.reasons import DropReason
+from draftwire.verifier.drafting import Miss, MissReason
+from draftwire.verifier.generate import Emission, Generation, Kind, generate
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import Finish
+from draftwire.verifier.undrafted import Undrafted
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, WireVersion
 from tests.paths import PATHS, drafting
@@ -466,6 +468,31 @@ def test_no_drafter_is_the_target_alone() -> None:
     assert list(again.tokens) == []
     assert [e.token for e in again] == list(run.tokens)
     assert not target.requests
+
+
+class Away(Undrafted):
+    """Lost in a round, then not to be reached."""
+
+    def propose(self, policy: ProposalPolicy) -> Miss:
+        super().propose(policy)
+        first = self.round == 1
+        reason = DropReason.DISCONNECTED if first else MissReason.NO_CONNECTION
+        return Miss(reason, f"round {self.round}")
+
+
+def test_that_the_drafter_is_away_is_said_once_whatever_shows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Generation, "_begin_drafting", lambda *_: Away())
+    target, engine = ToyTarget(mixed(V, 1), V), near()
+    with drafting("colocated", engine, target) as drafter:
+        run = generate(target, drafter, PROMPT, Sampling(seed=1, max_tokens=4), SPARSE)
+        assert len(list(run)) == 4
+    # The last token leaves no room for a draft: nothing is asked for it.
+    assert run.report.misses == {DropReason.DISCONNECTED: 1, MissReason.NO_CONNECTION: 2}
+    assert [note for note in run.report.notes if "is away" in note] == run.report.notes
+    assert len(run.report.notes) == 1
+    assert "round 1" in run.report.notes[0]
 
 
 def test_v18_a_target_whose_rows_are_wider_than_the_shared_vocabulary() -> None:
