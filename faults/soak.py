@@ -278,15 +278,15 @@ def soak(seconds: float, every: float) -> Outcome:
         time.sleep(SAMPLE)
         for each in watched:
             each.look()
-        if now >= due:
+        if now >= back:  # first: on a busy machine the next kill may be due by now as well
+            back = math.inf
+            doomed = drafter(mortal)
+        elif now >= due and back == math.inf:
             due, back = due + every, now + AWAY
             kills += 1
             processes.kill(doomed)
             processes.kill(passing)
             passing = victim(VERIFIERS + kills)
-        elif now >= back:
-            back = math.inf
-            doomed = drafter(mortal)
     if back < math.inf:
         doomed = drafter(mortal)
     account = _accounts([pipe[0] for pipe in pipes], until + 4 * TOKENS * TURN)
