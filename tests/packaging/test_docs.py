@@ -27,7 +27,8 @@ VLLM_SERVE = {  # flags of `vllm serve`
     "--speculative-config",
     "--worker-cls",
 }
-OTHER_PROGRAMS = {"--index-url", "--strict"} | VLLM_SERVE
+BENCH_VLLM = {"--gemma", "--tokens"}
+OTHER_PROGRAMS = {"--index-url", "--strict"} | VLLM_SERVE | BENCH_VLLM
 
 
 def flags() -> set[str]:
@@ -46,6 +47,14 @@ def flags() -> set[str]:
 def test_every_flag_exists(document: Path) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", document.read_text()))
     assert named - OTHER_PROGRAMS <= flags() | {"--help", "--quick"}
+
+
+def test_the_benchmarks_flags_are_its_own() -> None:
+    source = (ROOT / "bench" / "vllm.py").read_text() + (
+        ROOT / "bench" / "vllm_ways.py"
+    ).read_text()
+    for flag in BENCH_VLLM:
+        assert f'"{flag}"' in source
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
