@@ -160,8 +160,7 @@ class Connected:
         self._catch_up()
         if self._link is not None:
             return None
-        now = self.clock()
-        if not self._pacing.may_try(now):
+        if not self._may_try():
             return "not tried again yet"
         try:
             self.connect(until)
@@ -201,6 +200,10 @@ class Connected:
             self._lost_connection(DropReason.DISCONNECTED, str(error))
 
     # inside
+
+    def _may_try(self) -> bool:
+        """Whether to connect now."""
+        return self._pacing.may_try(self.clock())
 
     def _catch_up(self) -> None:
         """Read what came since the last round, if that is long ago.

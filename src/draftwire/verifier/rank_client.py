@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftwire.errors import (
-    ConfigurationError,
-    DrafterUnavailableError,
-    ProtocolError,
-    TransportError,
-)
 from draftwire.kernels.shards import Shard
 from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal
@@ -83,27 +77,6 @@ class RankClient(RemoteDrafter):
         self._requests[session] = request
         return request
 
-    def reach(self, until: float | None = None) -> str | None:
-        """Connect if that is wanted now; returns why there is no connection, or None."""
-        self._catch_up()
-        if self._link is not None:
-            return None
-        if not self.may_connect:
-            return "not tried again yet"
-        try:
-            self.connect(until)
-        except (
-            TransportError,
-            ProtocolError,
-            DrafterUnavailableError,
-            ConfigurationError,
-        ) as error:
-            self.counters.unreachable += 1
-            self.counters.error(error)
-            self._journal.away(error)
-            return str(error)
-        return None
-
     def renew(self, request: ClientRequest) -> None:
         """Let the next STEP open a new generation, as it does on every other rank's link."""
         for reset in request.asking.reset():
@@ -143,3 +116,7 @@ class RankClient(RemoteDrafter):
         elif request.asking.round_trip is not None:
             self.counters.round_trip.add(request.asking.round_trip)
         return result
+
+    def _may_try(self) -> bool:
+        """As the leader says."""
+        return self.may_connect
