@@ -156,8 +156,12 @@ class Connection(Generic[Context]):
     def _over(self, session: int) -> None:
         """Give back the memory of a session's answer, unless it keeps that or waits for it."""
         if self.roster is None or not self.roster.keeps(session):
-            self.answers.over(session, self._ends.get(session, 0))
-            self.settle()
+            self._give_back(session)
+
+    def _give_back(self, session: int) -> None:
+        """A session keeps its answer no more: its memory is free once that has been sent."""
+        self.answers.over(session, self._ends.get(session, 0))
+        self.settle()
 
     def _send(self, session: int, parts: Parts) -> None:
         """Queue an answer of a session."""
@@ -213,8 +217,7 @@ class Connection(Generic[Context]):
             return
         self._end(todo.ended)
         if todo.task is not None:
-            self.answers.over(todo.task.session, self._ends.get(todo.task.session, 0))
-            self.settle()
+            self._give_back(todo.task.session)
             self._begin(self.roster, todo.task)
         elif isinstance(received.message, Step | Reset):
             self._over(received.message.session)

@@ -163,14 +163,8 @@ class FrameReader:
 
     def filled(self, count: int) -> Frame | None:
         """Take ``count`` new bytes and return the next whole frame, or None when more is needed."""
-        if self._consumed:
-            self._release()
-        if self._error is not None:
-            raise self._error
-        if not 0 <= count <= len(self._store) - self._end:
-            raise ValueError(f"{count} bytes do not fit into the buffer")
-        self._end += count
-        if self._begin == self._end:
+        _, begin, end = self.received(count)
+        if begin == end:
             return None
         try:
             return self._next()
