@@ -10,11 +10,10 @@ from draftwire.kernels.answers import (
     ANSWER_WORDS,
     COMPLETE_WORDS,
     REPLY_WORDS,
-    SparseRows,
     write_answer,
 )
 from draftwire.kernels.packed import ROW_HEAD_WORDS, checksum_of
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.rows import QRow, SparseRows
 from draftwire.wire.answer import Outline
 from draftwire.wire.checksum import crc32c
 

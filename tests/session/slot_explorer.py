@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from draftwire.kernels.answers import SparseRows
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.rows import QRow, SparseRows
 from draftwire.session.asking import AskingSession
 from draftwire.session.held import Held
 from draftwire.session.prefix import Prefix

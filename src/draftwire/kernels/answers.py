@@ -8,7 +8,7 @@ Words are int32, as hosts and the wire are little-endian.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -135,42 +135,6 @@ def misdrawn(
         if at < 0 or ids[row, at] != heads[1, row]:
             wrong = row
     return wrong
-
-
-class SparseRows(Sequence[QRow]):
-    """The q's of an answer, each made a row when it is asked for: a rejection asks no further.
-
-    ids, counts: int32 (K, support), of which row i has the first ``entries[i]``.
-    """
-
-    __slots__ = ("_counts", "_entries", "_ids", "_vocab_size")
-
-    def __init__(
-        self,
-        vocab_size: int,
-        ids: NDArray[np.int32],
-        counts: NDArray[np.int32],
-        entries: Sequence[int],
-    ) -> None:
-        self._vocab_size = vocab_size
-        self._ids = ids
-        self._counts = counts
-        self._entries = entries
-
-    def __len__(self) -> int:
-        """Rows."""
-        return len(self._entries)
-
-    @overload
-    def __getitem__(self, index: int) -> QRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[QRow, ...]: ...
-    def __getitem__(self, index: int | slice) -> QRow | tuple[QRow, ...]:
-        """Return one row, or some as a tuple."""
-        if isinstance(index, slice):
-            return tuple([self[at] for at in range(*index.indices(len(self)))])
-        used = self._entries[index]
-        return QRow(self._vocab_size, self._ids[index, :used], self._counts[index, :used])
 
 
 def prepare(row: QRow, token: int, support: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from draftwire.kernels.compiled import compiled
 from draftwire.kernels.payload_loops import OK, sparse_row, write_sparse
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.rows import QRow, SparseRows
 from draftwire.wire.rows import ROW_HEAD_BYTES, PackedRows
 
 if TYPE_CHECKING:
@@ -43,10 +43,7 @@ def read_packed(rows: PackedRows, first_position: int, vocab_size: int) -> tuple
     ids, counts = np.empty((2, depth, support), np.int32)
     if not read_rows(words, words.view(np.float32), first_position, vocab_size, ids, counts):
         return None
-    used = words[:, 2].tolist()
-    if min(used, default=support) == support:  # nearly always: no row has pads
-        return tuple([QRow(vocab_size, *row) for row in zip(ids, counts, strict=True)])
-    return tuple([QRow(vocab_size, ids[i, :n], counts[i, :n]) for i, n in enumerate(used)])
+    return tuple(SparseRows(vocab_size, ids, counts, words[:, 2].tolist()))
 
 
 @compiled

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, overload
 
 import numpy as np
 
@@ -80,6 +81,42 @@ class QRow:
         ids = np.flatnonzero(self.counts) if self.ids is None else self.ids
         used = self.counts[ids] if self.ids is None else self.counts
         return Counts(self.vocab_size, TICKETS, tuple(ids.tolist()), tuple(used.tolist()))
+
+
+class SparseRows(Sequence[QRow]):
+    """Sparse q's of several positions, each made a row when it is asked for.
+
+    ids, counts: int32 (K, support), of which row i has the first ``entries[i]``.
+    """
+
+    __slots__ = ("_counts", "_entries", "_ids", "_vocab_size")
+
+    def __init__(
+        self,
+        vocab_size: int,
+        ids: NDArray[np.int32],
+        counts: NDArray[np.int32],
+        entries: Sequence[int],
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._ids = ids
+        self._counts = counts
+        self._entries = entries
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, index: int) -> QRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[QRow, ...]: ...
+    def __getitem__(self, index: int | slice) -> QRow | tuple[QRow, ...]:
+        """Return one row, or some as a tuple."""
+        if isinstance(index, slice):
+            return tuple([self[at] for at in range(*index.indices(len(self)))])
+        used = self._entries[index]
+        return QRow(self._vocab_size, self._ids[index, :used], self._counts[index, :used])
 
 
 def widened(row: QRow, width: int) -> QRow:

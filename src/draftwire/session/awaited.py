@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from draftwire.kernels.answers import SparseRows, misdrawn, read_answer
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.answers import misdrawn, read_answer
+from draftwire.kernels.rows import QRow, SparseRows
 from draftwire.session.proposal import Matched
 from draftwire.wire.answer import HEAD_BYTES, Expected, Outline
 from draftwire.wire.frames import Frame, FrameReader
