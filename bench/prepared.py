@@ -68,10 +68,14 @@ class PreparedProposals:
         self, logits: NDArray[np.float32], policies: Mapping[Layout, ProposalPolicy]
     ) -> None:
         """Quantise the rows of each layout once; logits: (rows, V), the depth or more of them."""
-        self._rows: dict[Layout, list[QRow]] = {
-            layout: [cpu.quantise(row, policy) for row in logits]
-            for layout, policy in policies.items()
-        }
+        self._rows: dict[Layout, list[QRow]] = {}
+        self._drafts: dict[Layout, Draft] = {}  # whose rows lie as those of ``propose``
+        for layout, policy in policies.items():
+            rows = [cpu.quantise(row, policy) for row in logits]
+            self._rows[layout] = rows
+            self._drafts[layout] = draft = Draft.under(policy, logits.shape[1])
+            for row in rows[: policy.depth]:
+                draft.rows.append(row)
 
     def __call__(
         self,
@@ -86,8 +90,8 @@ class PreparedProposals:
             words = first_words(
                 job.proposal_key, job.generation, job.round, job.first_position, depth
             )
-            rows = self._rows[job.policy.layout][:depth]
-            tokens = [cpu.draw(row, word) for row, word in zip(rows, words, strict=True)]
-            drafts.append(Draft(tokens, rows))
+            rows, whole = self._rows[job.policy.layout], self._drafts[job.policy.layout].rows
+            tokens = [cpu.draw(row, word) for row, word in zip(rows, words, strict=False)]
+            drafts.append(Draft(tokens, whole if depth == len(whole) else rows[:depth]))
             job.context.length += len(job.feed) + depth - 1
         return drafts

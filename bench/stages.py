@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from draftwire.drafter.program import DrafterProgram
 from draftwire.drafter.propose import Proposer
 from draftwire.transport.channel import Channel, Part
 from draftwire.transport.queue import joined
@@ -22,7 +23,8 @@ ANSWER = "drafter: encode REPLY and COMPLETE"
 TAKE = "verifier: receive, decode and validate both"
 AUDIT = "verifier: audit every draw"
 COMMIT = "verifier: commit"
-STAGES = (ASK, STEP, DRAW, ANSWER, TAKE, AUDIT, COMMIT)
+BOOK = "drafter: booking, while the verifier goes on"
+STAGES = (ASK, STEP, DRAW, ANSWER, TAKE, AUDIT, COMMIT, BOOK)
 
 _clock = time.perf_counter
 
@@ -47,6 +49,17 @@ class Stages:
             return drafts
 
         return timed
+
+    def watch_booking(self, program: DrafterProgram[Any]) -> None:
+        """Time what a program does once its answers are on their way."""
+        book = program.book
+
+        def timed() -> None:
+            began = _clock()
+            book()
+            self._now[BOOK] = _clock() - began
+
+        program.book = timed  # type: ignore[method-assign]
 
     def watch_channel(self, channel: Channel) -> Channel:
         """Return the channel to a program in this process, timed."""
@@ -73,7 +86,7 @@ class Stages:
 
     def received(self, began: float, ended: float) -> None:
         """A proposal was made and encoded meanwhile."""
-        self._now[ANSWER] = ended - began - self._now[DRAW]
+        self._now[ANSWER] = ended - began - self._now[DRAW] - self._now[BOOK]
         self._received_at = ended
 
 

@@ -12,6 +12,7 @@ from draftwire.drafter.memory import Answers, answer_bytes
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
 from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.session.answers import Draft
+from draftwire.session.foreseen import Foreseen
 from draftwire.session.link import AgreedEvent, Closed, Link
 from draftwire.session.proposal import DraftTask, Parts, Received
 from draftwire.session.roster import Roster
@@ -42,6 +43,8 @@ class Connection(Generic[Context]):
         self._program = program
         self._clock = clock
         self._link = link
+        self.buffer = link.buffer
+        """Return where received bytes go."""
         self._allowance = Allowance(program.config.peer, clock())
         self._read = 0  # bytes, since they were last booked
         self._frames = 0  # when they were
@@ -53,16 +56,16 @@ class Connection(Generic[Context]):
         """When the peer's last whole frame came, in seconds of the program's clock."""
         return self._link.heard_at
 
-    def buffer(self) -> memoryview:
-        """Return where received bytes go."""
-        return self._link.buffer()
-
     def filled(self, count: int) -> None:
         """Take ``count`` received bytes: answers go to ``outgoing``, tasks to their turn."""
         now = self._clock()
         event = self._link.filled(count, now)
         while event is not None:
-            if isinstance(event, Received):
+            if isinstance(event, Foreseen):
+                self._follow(event, now)
+                if not self._link.unread:
+                    break
+            elif isinstance(event, Received):
                 self._take(event, now)
             elif isinstance(event, AgreedEvent):
                 yields = self._program.config.peer.silence_that_yields
@@ -96,7 +99,15 @@ class Connection(Generic[Context]):
         else:
             parts = self.roster.reply(task, draft)
         self._send(task.session, parts)
-        self._over(task.session)
+
+    def answered(self, session: int) -> None:
+        """What is left to do once a session's answer is on its way."""
+        self._over(session)
+        if self.roster is None or self.closing or not self._link.takes_whole:
+            return
+        foreseen = self.roster.foresee(session)
+        if foreseen is not None:
+            self._link.foresee(foreseen)
 
     def leave(self) -> None:
         """This drafter is going away: say so, and end the connection."""
@@ -134,6 +145,24 @@ class Connection(Generic[Context]):
         while self.contexts:
             session, _ = next(iter(self.contexts.items()))
             self._program.close_context(self, session)
+
+    def _follow(self, foreseen: Foreseen, now: float) -> None:
+        """Let the task of a STEP that was foreseen wait for its turn.
+
+        Its answer is as large as the one before. Where that has left, and nothing but memory could
+        stand in the way, it takes the place of that one.
+        """
+        roster, task = self.roster, foreseen.task
+        assert roster is not None
+        assert task is not None
+        roster.followed(foreseen, now)
+        program = self._program
+        limited = program.draining or program.config.peer.max_positions
+        if limited or self._is_leaving(task.session) or not self.answers.of(task.session):
+            self._give_back(task.session)
+            self._begin(roster, task)
+        else:
+            program.wait(self, task)
 
     def _begin(self, roster: Roster, task: DraftTask) -> None:
         """Let a task wait for its turn, or decline it: too many drafts in flight, or draining."""
@@ -229,5 +258,6 @@ class Connection(Generic[Context]):
         for session in sessions:
             self._over(session)
             self._ends.pop(session, None)
+            self._link.forget(session)
             self._program.withdraw(self, session)
             self._program.close_context(self, session)

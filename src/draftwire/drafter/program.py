@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, Final, Generic, Protocol
+from typing import Any, Final, Generic, Protocol, TypeAlias
 
 from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.connection import Connection
@@ -16,7 +16,7 @@ from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose
-from draftwire.drafter.turns import Turn, Turns
+from draftwire.drafter.turns import Owner, Turn, Turns
 from draftwire.exact.words import ProposalWords
 from draftwire.journal import tell
 from draftwire.kernels.prepare import prepare
@@ -36,6 +36,9 @@ _LOG: Final = logging.getLogger(__name__)
 __all__ = ["Connection", "DrafterConfig", "DrafterProgram", "ProgramMaker", "drafter_hello"]
 
 _LOOKS_A_LEASE: Final = 64.0
+
+_Batch: TypeAlias = tuple[int, float, Sequence[Turn[Owner]], Sequence[Draft | ShardDraft | Status]]
+"""What was drawn at once: how many proposals, in how many seconds, and what was answered."""
 
 
 def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
@@ -96,6 +99,7 @@ class DrafterProgram(Generic[Context]):
         self._turns: Turns[Connection[Context]] = Turns(config.peer.feed_tokens, self._feed)
         self._lapse_at = 0.0  # when silent sessions are looked for again
         self._drawing = 0  # proposals of the batch that is being drawn
+        self._unbooked: list[_Batch[Connection[Context]]] = []
 
     def warm_up(self) -> None:
         """Compile the arithmetic, or load it from its cache, so that no round pays for it.
@@ -219,31 +223,55 @@ class DrafterProgram(Generic[Context]):
         self.draining = True
 
     def draft(self) -> list[Connection[Context]]:
+        """Draw the next batch, and book it; returns the connections that were answered."""
+        answered = self.draw()
+        self.book()
+        return answered
+
+    def draw(self) -> list[Connection[Context]]:
         """Draw the next batch, connections in turn; returns the connections that were answered.
 
         Beside it a piece of a long prefix may be fed, whose task waits on. Sessions in which
-        nothing was asked for their lease end first.
+        nothing was asked for their lease end first. Call ``book`` once the answers are sent.
         """
         self._lapse()
         batch, piece = self._turns.take(self.config.max_batch)
-        batch = [each for each in batch if self._wanted(*each)]
+        for each in batch:
+            if not self._wanted(*each):
+                batch = [each for each in batch if self._wanted(*each)]
+                break
         if piece is not None and not self._wanted(*piece):
             self._turns.drop(piece[0], piece[1].session)
             piece = None
+        answered: list[Connection[Context]] = []
         if batch or piece is not None:
             began = self._clock()
-            self._drawing = len(batch)
+            self._drawing = size = len(batch)
             drafts = self._drafts(batch, piece)
             self._drawing = 0
-            if batch:
-                self.counters.batches.add(len(batch))
-            self.counters.seconds.add(self._clock() - began)
+            took = self._clock() - began
             if piece is not None and self._fed(*piece, drafts[-1]):
                 batch.append(piece)
             for (connection, task), draft in zip(batch, drafts, strict=False):
-                self._count(draft)
                 connection.answer(task, draft)
-        return [connection for connection, _ in batch]
+                answered.append(connection)
+            self._unbooked.append((size, took, batch, drafts))
+        return answered
+
+    def book(self) -> None:
+        """Count the batches that were drawn, and let their connections get ready for what follows.
+
+        Nobody waits for that any more.
+        """
+        counters = self.counters
+        for size, seconds, batch, drafts in self._unbooked:
+            if size:
+                counters.batches.add(size)
+            counters.seconds.add(seconds)
+            for (connection, task), draft in zip(batch, drafts, strict=False):
+                self._count(draft)
+                connection.answered(task.session)
+        self._unbooked.clear()
 
     def lapsed(self, sessions: int, why: LeaseEnd) -> None:
         """Sessions of a verifier that goes on were ended, since nothing was asked in them."""
@@ -274,6 +302,7 @@ class DrafterProgram(Generic[Context]):
         for connection, task in self._turns.clear():
             self._count(Status.SHUTTING_DOWN)
             connection.answer(task, Status.SHUTTING_DOWN)
+            connection.answered(task.session)
 
     def _wanted(self, connection: Connection[Context], task: DraftTask) -> bool:
         """Whether a task whose turn has come is still waited for; after a RESET it is not."""
@@ -307,7 +336,9 @@ class DrafterProgram(Generic[Context]):
         """Return a draft for each of the batch, and behind them what became of the piece."""
         everyone = [*batch] if piece is None else [*batch, piece]
         try:
-            jobs = [self._job(*each, piece=each is piece) for each in everyone]
+            jobs = []
+            for each in everyone:
+                jobs.append(self._job(*each, piece=each is piece))
             return self._proposer(self.engine, jobs, self._source)
         except Exception:
             # The engine is not ours, and whatever it raises must cost one proposal, not the
@@ -324,8 +355,8 @@ class DrafterProgram(Generic[Context]):
     def _feed(self, connection: Connection[Context], task: DraftTask) -> int:
         """Return how many tokens a task feeds, with those that the model has lost."""
         context = connection.contexts.get(task.session)
-        missing = task.keep - min(task.keep, 0 if context is None else context.length)
-        return missing + len(task.tokens)
+        lacking = task.keep - (0 if context is None else context.length)
+        return len(task.tokens) + (lacking if lacking > 0 else 0)
 
     def _job(
         self, connection: Connection[Context], task: DraftTask, *, piece: bool

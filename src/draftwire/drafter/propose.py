@@ -69,7 +69,7 @@ def propose(
     q of its own (P11).
     Raises only what ``engine.extend`` raises.
     """
-    drafts: list[Draft | Status] = [Draft() for _ in jobs]
+    drafts: list[Draft | Status] = [Draft.under(job.policy, engine.vocab_size) for job in jobs]
     words = [_words(job, source) for job in jobs]
     feeds: dict[int, Sequence[int]] = {index: job.feed for index, job in enumerate(jobs)}
     while feeds:

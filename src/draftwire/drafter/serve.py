@@ -148,11 +148,12 @@ class DrafterServer(Generic[Context]):
                 self._read(peer)
             touched.append(peer)
         heard = time.monotonic()
-        answered = self.program.draft()
+        answered = self.program.draw()
         # A batch may answer peers that sent their STEP in an earlier turn.
         awaited = [peer for peer in self._peers if peer.connection in answered] if answered else []
         for peer in awaited:
             peer.flush()
+        self.program.book()
         after = time.monotonic()
         for peer in touched:
             self._book(peer, heard)

@@ -67,6 +67,12 @@ class Turns(Generic[Owner]):
         The piece is a task that feeds more than ``tokens``, of which so many are fed in this batch:
         it waits on in its place, and ``put`` says what is left of it. None = there is none.
         """
+        if self._waiting == 1:  # as below, in one step
+            ((owner, tasks),) = self._circle.items()
+            (task,) = tasks.values()
+            if self._cost(owner, task) <= self._tokens:
+                self._circle.clear()
+                return self._taken([(owner, task)], None)
         batch: list[Turn[Owner]] = []
         piece: Turn[Owner] | None = None
         share = max(self._tokens // max(min(len(self._circle), most), 1), 1)

@@ -7,7 +7,9 @@ Words are int32, as hosts and the wire are little-endian.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,7 +23,7 @@ from draftwire.kernels.packed import (
     read_rows,
     write_row,
 )
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.rows import QRow, SparseRows
 from draftwire.wire.answer import HEAD_BYTES, Outline
 from draftwire.wire.registry import HEADER_BYTES, MessageType
 from draftwire.wire.rows import PackedRows
@@ -53,33 +55,72 @@ def write_answer(
     depth = len(rows)
     if not 0 < depth == len(tokens) or (first_position + depth) >> 31:
         return None
+    if not isinstance(rows, SparseRows) or rows.ids.shape != (depth, support):
+        gathered = _gathered(rows, support)
+        if gathered is None:
+            return None
+        rows = gathered
+    vocab_size = rows.vocab_size
+    if min(tokens) < 0 or max(tokens) >= vocab_size:
+        return None
+    heads = np.empty((2, depth), np.int32)
+    _pairs(depth).pack_into(heads.data, 0, *rows.entries, *tokens)
     out = np.empty(outline.bytes // 4, np.int32)
-    values = out.view(np.float32)
-    vocab_size, width = rows[0].vocab_size, ROW_HEAD_WORDS + 2 * support
-    at = REPLY_WORDS
-    for position, (row, token) in enumerate(zip(rows, tokens, strict=True), first_position):
-        ids = row.ids
-        if ids is None or row.vocab_size != vocab_size or not 0 <= token < vocab_size:
-            return None
-        if not write_row(ids, row.counts, token, position, vocab_size, support, out, values, at):
-            return None
-        at += width
     answer = out.data.cast("B")
-    last = 4 * (at + 1)
+    last = 4 * (REPLY_WORDS + depth * (ROW_HEAD_WORDS + 2 * support) + 1)
     answer[: len(outline.reply)] = outline.reply
     answer[last : last + len(outline.complete)] = outline.complete
-    _finish(out, at)
-    return answer
+    right = _write(heads, rows.ids, rows.counts, first_position, vocab_size, out)
+    return answer if right else None
+
+
+@lru_cache(maxsize=64)
+def _pairs(depth: int) -> struct.Struct:
+    return struct.Struct(f"{2 * depth}i")
+
+
+def _gathered(rows: Sequence[QRow], support: int) -> SparseRows | None:
+    """Return rows in one piece, None where one is dense, too wide or of another vocabulary."""
+    gathered = SparseRows.room(rows[0].vocab_size, len(rows), support)
+    try:
+        for row in rows:
+            gathered.append(row)
+    except ValueError:
+        return None
+    return gathered
 
 
 @compiled
-def _finish(out: NDArray[np.int32], end: int) -> None:
-    """Write the checksums of both frames; end: of REPLY's payload."""
+def _write(
+    heads: NDArray[np.int32],
+    ids: NDArray[np.int32],
+    counts: NDArray[np.int32],
+    first_position: int,
+    vocab_size: int,
+    out: NDArray[np.int32],
+) -> bool:
+    """Write rows and checksums behind both outlines; False if a row is no distribution.
+
+    As in ``read_answer``; heads, ids, counts: what is there.
+    """
+    depth, support = ids.shape
+    values = out.view(np.float32)
+    end = REPLY_WORDS
+    for row in range(depth):
+        used = heads[0, row]
+        q, tickets = ids[row, :used], counts[row, :used]
+        position = first_position + row
+        if not write_row(
+            q, tickets, heads[1, row], position, vocab_size, support, out, values, end
+        ):
+            return False
+        end += ROW_HEAD_WORDS + 2 * support
     checksum = np.int32(np.uint32(checksum_of(out[_HEADER:end])))
     after = end + 1 + COMPLETE_WORDS
     out[end] = checksum
     out[after] = checksum
     out[after + 1] = np.int32(np.uint32(checksum_of(out[end + 1 + _HEADER : after + 1])))
+    return True
 
 
 @compiled

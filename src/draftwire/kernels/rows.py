@@ -84,28 +84,45 @@ class QRow:
 
 
 class SparseRows(Sequence[QRow]):
-    """Sparse q's of several positions, each made a row when it is asked for.
+    """Sparse q's of several positions in one piece, each made a row when it is asked for.
 
-    ids, counts: int32 (K, support), of which row i has the first ``entries[i]``.
+    ids, counts: int32 (K, support), of which row i has the first ``entries[i]``. There may be room
+    for more rows than there are.
     """
 
-    __slots__ = ("_counts", "_entries", "_ids", "_vocab_size")
+    __slots__ = ("counts", "entries", "ids", "vocab_size")
 
     def __init__(
         self,
         vocab_size: int,
         ids: NDArray[np.int32],
         counts: NDArray[np.int32],
-        entries: Sequence[int],
+        entries: list[int],
     ) -> None:
-        self._vocab_size = vocab_size
-        self._ids = ids
-        self._counts = counts
-        self._entries = entries
+        self.vocab_size = vocab_size
+        self.ids = ids
+        self.counts = counts
+        self.entries = entries
+
+    @classmethod
+    def room(cls, vocab_size: int, depth: int, support: int) -> SparseRows:
+        """Return room for ``depth`` rows of at most ``support`` entries, and none yet."""
+        shape = depth, support
+        return cls(vocab_size, np.empty(shape, np.int32), np.empty(shape, np.int32), [])
+
+    def append(self, row: QRow) -> None:
+        """Copy a row in. Errors: ValueError for one that is dense or does not fit."""
+        at, ids = len(self.entries), row.ids
+        if ids is None or row.vocab_size != self.vocab_size or at == len(self.ids):
+            raise ValueError(f"no room for a row of {row.vocab_size} ids, or it is dense")
+        used = len(ids)
+        self.ids[at, :used] = ids
+        self.counts[at, :used] = row.counts
+        self.entries.append(used)
 
     def __len__(self) -> int:
         """Rows."""
-        return len(self._entries)
+        return len(self.entries)
 
     @overload
     def __getitem__(self, index: int) -> QRow: ...
@@ -115,8 +132,9 @@ class SparseRows(Sequence[QRow]):
         """Return one row, or some as a tuple."""
         if isinstance(index, slice):
             return tuple([self[at] for at in range(*index.indices(len(self)))])
-        used = self._entries[index]
-        return QRow(self._vocab_size, self._ids[index, :used], self._counts[index, :used])
+        used = self.entries[index]
+        at = index % len(self.entries)
+        return QRow(self.vocab_size, self.ids[at, :used], self.counts[at, :used])
 
 
 def widened(row: QRow, width: int) -> QRow:

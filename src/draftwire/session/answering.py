@@ -12,6 +12,7 @@ from draftwire.session.prefix import Cached, Prefix
 from draftwire.session.proposal import NO_RIDER, DraftTask, Parts, fits
 from draftwire.session.table import Input, State, advance
 from draftwire.wire.agreement import Agreed
+from draftwire.wire.following import Following
 from draftwire.wire.messages import (
     Cancel,
     Commit,
@@ -27,6 +28,8 @@ from draftwire.wire.registry import (
 _CODE: Final = ProtocolErrorCode
 _UNCOMMITTED: Final = (State.PROPOSED, State.TARGET_ONLY)
 _IN_FLIGHT: Final = (State.ASKED, State.REPLIED)
+_ANSWERED: Final = advance(advance(State.ASKED, Input.REPLY), Input.COMPLETE)
+_FOLLOWED: Final = advance(advance(State.PROPOSED, Input.COMMIT), Input.STEP)
 
 
 class AnsweringSession:
@@ -101,6 +104,72 @@ class AnsweringSession:
             return self._again(step, self._step)
         return self._continue(step)
 
+    def follow(self, latest: Step, following: Following) -> DraftTask | None:
+        """Follow the STEP after the proposal to ``latest``: in one go, what ``apply`` does with it.
+
+        None unless that proposal is whole, kept and not committed, and everything is right (P9):
+        nothing has changed then.
+        """
+        outcome, accepted, anchor, digest, base, token = following
+        drafts = self._drafts
+        depth = len(drafts)
+        if accepted < depth:
+            ended, right = Outcome.CORRECTION, token != drafts[accepted]
+        else:
+            ended, right = Outcome.BONUS, accepted == depth
+        right = (
+            right
+            and outcome == ended
+            and latest is self._step
+            and self.state is State.PROPOSED
+            and base == anchor == self._asked_at + accepted
+            and 0 <= token < self._agreed.vocab_size
+            and anchor + 1 + depth <= self._max_context
+        )
+        grown = (*drafts[:accepted], token)
+        if not right or not self._prefix.extend_to(grown, digest):
+            return None
+        self.state = _FOLLOWED
+        round_, policy, key = latest.round + 1, latest.policy, latest.proposal_key
+        rider = CommitRider(latest.round, accepted, ended)
+        self._step = Step(
+            latest.session,
+            latest.slot,
+            latest.generation,
+            round_,
+            anchor,
+            policy,
+            rider,
+            latest.context_version,
+            key,
+            digest,
+            base,
+            (token,),
+        )
+        # The model was fed all drafts but the last.
+        fed = accepted if accepted < depth else depth - 1
+        keep = self._asked_at + fed
+        self._kept, self._drafts = [], ()
+        self.round, self._asked_at = round_, anchor + 1
+        self._cached = Cached(self._prefix, keep)
+        return DraftTask(
+            latest.session,
+            latest.slot,
+            latest.generation,
+            round_,
+            policy,
+            key,
+            keep,
+            grown[fed:],
+            anchor + 1,
+            latest.context_version,
+        )
+
+    @property
+    def proposed(self) -> Step | None:
+        """The STEP whose proposal is whole and not committed; None = there is none."""
+        return self._step if self.state is State.PROPOSED else None
+
     def reply(self, task: DraftTask, drafted: answers.Draft | ShardDraft) -> Parts:
         """Answer a task with its K drafts and their q's, or this rank's shard of them.
 
@@ -118,7 +187,7 @@ class AnsweringSession:
             answer = answers.whole(step, drafted, self._agreed)
         except ArithmeticRefusalError:
             return self._decline(step, Status.REFUSED_ARITHMETIC)
-        self.state = advance(advance(self.state, Input.REPLY), Input.COMPLETE)
+        self.state = _ANSWERED
         self._drafts = tokens
         self._cached = Cached(self._prefix, len(self._prefix), self._drafts[:-1])
         self._kept = answer
@@ -318,10 +387,13 @@ class AnsweringSession:
 
     def _current(self, task: DraftTask) -> Step | None:
         """Return the STEP of a task that is still wanted."""
-        named = (task.session, task.generation, task.round)
-        if self.state is not State.ASKED or named != (self.session, self.generation, self.round):
-            return None
-        return self._step
+        asked = (
+            self.state is State.ASKED
+            and task.round == self.round
+            and task.generation == self.generation
+            and task.session == self.session
+        )
+        return self._step if asked else None
 
     def _decline(self, step: Step, status: Status) -> Parts:
         self.state = advance(self.state, Input.DECLINE)

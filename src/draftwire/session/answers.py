@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from draftwire.kernels.answers import write_answer
 from draftwire.kernels.payload import encode_reply_rows
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.rows import QRow, SparseRows
 from draftwire.kernels.shards import Shard
 from draftwire.kernels.shards_payload import ShardDraft, encode_shard_rows
 from draftwire.session.proposal import Parts
@@ -15,7 +15,7 @@ from draftwire.wire.agreement import Agreed, q_bytes, reply_bytes
 from draftwire.wire.answer import Part, complete, outline, reply_head
 from draftwire.wire.codec import encode_rows
 from draftwire.wire.frames import encode_frame, frame_checksum
-from draftwire.wire.messages import ReplyRow, Step
+from draftwire.wire.messages import ProposalPolicy, ReplyRow, Step
 from draftwire.wire.registry import Layout, MessageType, Status
 
 
@@ -24,7 +24,14 @@ class Draft:
     """A whole proposal: K tokens, and the K rows of counts that they were drawn from."""
 
     tokens: list[int] = field(default_factory=list)
-    rows: list[QRow] = field(default_factory=list)
+    rows: list[QRow] | SparseRows = field(default_factory=list)
+
+    @classmethod
+    def under(cls, policy: ProposalPolicy, vocab_size: int) -> Draft:
+        """Return one without tokens yet, whose rows will lie as its answer takes them fastest."""
+        if policy.layout is not Layout.SPARSE:
+            return cls()
+        return cls([], SparseRows.room(vocab_size, policy.depth, policy.support))
 
 
 def whole(step: Step, drafted: Draft | ShardDraft, agreed: Agreed) -> Parts:

@@ -14,17 +14,12 @@ import numpy as np
 
 from draftwire.kernels.answers import misdrawn, read_answer
 from draftwire.kernels.rows import QRow, SparseRows
-from draftwire.session.proposal import Matched
-from draftwire.wire.answer import HEAD_BYTES, Expected, Outline
-from draftwire.wire.frames import Frame, FrameReader
+from draftwire.wire.answer import Outline
 from draftwire.wire.messages import Step
-from draftwire.wire.registry import HEADER_BYTES, TRAILER_BYTES
+from draftwire.wire.registry import HEADER_BYTES, TRAILER_BYTES, MessageType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-MESSAGES: Final = 2  # in a whole answer: REPLY and COMPLETE
-_SESSION: Final = slice(HEADER_BYTES, HEADER_BYTES + 8)  # where an answer's first frame names it
 
 
 class Awaited:
@@ -34,6 +29,8 @@ class Awaited:
     audited. bytes: of both frames. After ``read`` has said True the rest of it means something, and
     not before.
     """
+
+    types: Final = (MessageType.REPLY, MessageType.COMPLETE)
 
     def __init__(
         self, step: Step, vocab_size: int, frames: Outline, words: NDArray[np.int64] | None
@@ -78,56 +75,3 @@ class Awaited:
             return 0
         wrong = misdrawn(self._heads, self._ids, self._counts, self._words)
         return len(self._words) if wrong < 0 else -1
-
-
-class Recognition:
-    """The answers that one connection may recognise: whole, or by what their messages begin with.
-
-    awaited: those to take whole, by session; each is taken once.
-    """
-
-    def __init__(self) -> None:
-        self.awaited: dict[int, Awaited] = {}
-        self._expected: dict[bytes, Expected] = {}
-        self._store: memoryview | None = None
-        self._words = np.empty(0, np.int32)  # the same memory
-
-    def add(self, expected: dict[bytes, Expected], awaited: Awaited | None) -> None:
-        """Recognise one more."""
-        self._expected.update(expected)
-        if awaited is not None:
-            self.awaited[awaited.session] = awaited
-
-    def clear(self) -> None:
-        """Recognise none any more."""
-        self._expected.clear()
-        self.awaited.clear()
-
-    def whole(self, reader: FrameReader, count: int) -> Awaited | None:
-        """Let the reader take new bytes; return the answer that is next, right in every bit."""
-        store, begin, end = reader.received(count)
-        if end - begin < _SESSION.stop or begin % 4:
-            return None
-        named = store[begin + _SESSION.start : begin + _SESSION.stop]
-        awaited = self.awaited.get(int.from_bytes(named, "little"))
-        if awaited is None or end - begin < awaited.bytes:
-            return None
-        if store is not self._store:
-            self._store, self._words = store, np.frombuffer(store, np.int32, len(store) // 4)
-        if not awaited.read(store, self._words, begin):
-            return None
-        del self.awaited[awaited.session]
-        reader.skip(awaited.bytes)
-        return awaited
-
-    def matched(self, frame: Frame) -> Matched | None:
-        """Return a message of an answer that begins as it must."""
-        head_bytes = HEAD_BYTES.get(frame.type)
-        if head_bytes is None:
-            return None
-        payload = frame.payload
-        expected = self._expected.get(payload[:head_bytes].tobytes())
-        if expected is None or expected.bytes != payload.nbytes:
-            return None
-        self.awaited.pop(expected.session, None)  # it comes in pieces
-        return Matched(expected, payload[head_bytes:], expected.bytes, frame.checksum)

@@ -16,9 +16,11 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
-from draftwire.session.awaited import MESSAGES, Awaited, Recognition
+from draftwire.session.awaited import Awaited
+from draftwire.session.foreseen import Foreseen
 from draftwire.session.handshake import Handshake
 from draftwire.session.proposal import Matched, Parts, Received
+from draftwire.session.recognition import Recognition, Whole
 from draftwire.session.sealing import Sealer
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed
@@ -138,9 +140,9 @@ class Closed:
     error: ProtocolError | None
 
 
-Event: TypeAlias = AgreedEvent | Received | Matched | Awaited | Alive | Closed
+Event: TypeAlias = AgreedEvent | Received | Matched | Awaited | Foreseen | Alive | Closed
 """A :class:`Received` is for the session that its message names; a :class:`Matched` says which, and
-so does an :class:`Awaited`, which has come whole then."""
+so do an :class:`Awaited` and a :class:`Foreseen`, which have come whole then."""
 
 
 class Link:
@@ -165,6 +167,8 @@ class Link:
         self._handshake = Handshake(mine.role, key, nonce, self._version) if key else None
         self._sealer: Sealer | None = None
         self._reader = FrameReader(self._bounds())
+        self.buffer = self._reader.buffer
+        """Return where received bytes go; not after the end."""
         self._out: Parts = []
         self._pings: dict[int, float] = {}
         self._recognition = Recognition()
@@ -216,6 +220,24 @@ class Link:
         """Recognise no answer any more."""
         self._recognition.clear()
 
+    def foresee(self, foreseen: Foreseen) -> None:
+        """Take a session's next STEP in one go if it is the one; otherwise field by field."""
+        self._recognition.add({}, foreseen)
+
+    def forget(self, session: int) -> None:
+        """A session has ended: take nothing of it in one go any more."""
+        self._recognition.forget(session)
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether anything can be taken in one go: frames with a MAC are opened one by one."""
+        return self._sealer is None
+
+    @property
+    def unread(self) -> bool:
+        """Whether bytes wait behind what was handed out last."""
+        return self._reader.unread
+
     def ping(self, nonce: int, now: float) -> None:
         """Ask whether the peer is there; :class:`Alive` follows. One PING is open at a time."""
         self._pings = {nonce: now}
@@ -225,10 +247,6 @@ class Link:
         """Return the bytes to be written, in order, and forget them."""
         out, self._out = self._out, []
         return out
-
-    def buffer(self) -> memoryview:
-        """Return where received bytes go; not after the end."""
-        return self._reader.buffer()
 
     def filled(self, count: int, now: float) -> Event | None:
         """Take ``count`` new bytes and return the next event; call with 0 until None comes.
@@ -288,13 +306,13 @@ class Link:
 
     # inside
 
-    def _heard(self, answer: Awaited, now: float) -> Awaited:
-        """Count the messages of an answer that came whole."""
+    def _heard(self, whole: Whole, now: float) -> Whole:
+        """Count the messages that came whole."""
         self.heard_at = now
-        self.frames += MESSAGES
-        self.received[MessageType.REPLY] += 1
-        self.received[MessageType.COMPLETE] += 1
-        return answer
+        self.frames += len(whole.types)
+        for each in whole.types:
+            self.received[each] += 1
+        return whole
 
     def _take(self, frame: Frame, now: float) -> Event | None:
         self.heard_at = now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,13 +12,14 @@ from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.session.answering import AnsweringSession
 from draftwire.session.answers import Draft
+from draftwire.session.foreseen import Foreseen
 from draftwire.session.proposal import DraftTask, Parts
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.codec import encode
 from draftwire.wire.fields import FIELD_NAMES
 from draftwire.wire.frames import encode_frame
 from draftwire.wire.messages import Cancel, Commit, ErrorMessage, Message, Reset, Step
-from draftwire.wire.registry import MessageType, Status
+from draftwire.wire.registry import Layout, MessageType, Status
 from draftwire.wire.values import quickly_made
 
 _FOLLOWED: Final = (Step, Commit, Reset, Cancel)
@@ -87,6 +89,21 @@ class Roster:
             return self._follow(message, now)
         except ProtocolError as error:
             return Todo(self._error(message, error), refused=error.code)
+
+    def foresee(self, session_id: int) -> Foreseen | None:
+        """Return what follows a session's next STEP in one go, None where it has no proposal."""
+        session = self._sessions.get(session_id)
+        latest = None if session is None else session.proposed
+        if session is None or latest is None or latest.policy.layout is Layout.IDS_ONLY:
+            return None
+        with suppress(ValueError):  # no round follows: numbers end here
+            return Foreseen(session, latest, self._slots)
+        return None
+
+    def followed(self, foreseen: Foreseen, now: float) -> None:
+        """A session has followed a STEP that was foreseen."""
+        self._asked[foreseen.session] = now
+        self._asked.move_to_end(foreseen.session)
 
     def reply(self, task: DraftTask, drafted: Draft | ShardDraft) -> Parts:
         """Return the bytes that answer a task; none if nobody wants it any more."""
@@ -225,7 +242,8 @@ class Roster:
     def _drop(self, session_id: int) -> None:
         self._sessions.pop(session_id, None)
         self._asked.pop(session_id, None)
-        self._slots = {slot: owner for slot, owner in self._slots.items() if owner != session_id}
+        for slot in [slot for slot, owner in self._slots.items() if owner == session_id]:
+            del self._slots[slot]
 
     def _remember(self, which: OrderedDict[int, int], session_id: int, generation: int) -> None:
         which[session_id] = generation

@@ -18,7 +18,7 @@ from draftwire.errors import (
     RemoteError,
     TransportError,
 )
-from draftwire.session.awaited import MESSAGES, Awaited
+from draftwire.session.awaited import Awaited
 from draftwire.session.link import Alive, Closed, Event, Link
 from draftwire.session.proposal import Matched, Received
 from draftwire.session.reasons import DropReason
@@ -247,7 +247,7 @@ class Connected:
             self._alive = event.seconds
         messages = 1
         if isinstance(event, Awaited):
-            session, size, messages = event.session, event.bytes, MESSAGES
+            session, size, messages = event.session, event.bytes, len(event.types)
         elif isinstance(event, Matched):
             session, size = event.expected.session, event.payload_bytes + link.frame_bytes
         elif isinstance(event, Received) and isinstance(event.message, _ANSWERS):

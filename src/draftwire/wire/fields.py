@@ -55,6 +55,10 @@ class FieldTable:
         )
         self.bytes = self._struct.size
 
+    def layout(self) -> list[tuple[str, str]]:
+        """Return each field's name and its format for ``struct``, in order."""
+        return list(zip(self._names, self._formats, strict=True))
+
     def offset(self, name: str) -> int:
         """Return where in the record a field begins; ValueError if there is none."""
         at = self._names.index(name)

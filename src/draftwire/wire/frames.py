@@ -191,6 +191,11 @@ class FrameReader:
         """Whole frames of ``count`` bytes were read elsewhere; they stay until the next call."""
         self._consumed, self._need = count, 0
 
+    @property
+    def unread(self) -> bool:
+        """Whether bytes wait behind the frame that was handed out last."""
+        return self._begin + self._consumed < self._end
+
     def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
         """Copy ``data`` in and yield its frames; each is valid until the next is asked for."""
         view = memoryview(data)

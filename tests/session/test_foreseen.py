@@ -1,0 +1,343 @@
+"""A STEP that was foreseen is followed as it is field by field, whatever is wrong with it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+
+import pytest
+
+from draftwire.session.asking import AskingSession
+from draftwire.session.foreseen import Foreseen
+from draftwire.session.link import Closed, Link
+from draftwire.session.proposal import DraftTask, Matched, Received
+from draftwire.session.roster import Roster
+from draftwire.wire.checksum import crc32c
+from draftwire.wire.fields import PAYLOAD_TABLES
+from draftwire.wire.following import FRAME_BYTES
+from draftwire.wire.messages import Cancel, Commit, Message, ProposalPolicy, Reset
+from draftwire.wire.registry import MessageType, Outcome, Role
+from tests.session.joined import (
+    DENSE,
+    KEY,
+    PROMPT,
+    SPARSE,
+    VOCABULARY,
+    HashDrafter,
+    hello,
+)
+
+STEP = PAYLOAD_TABLES[MessageType.STEP]
+HEADER = 16
+Result = tuple[object, ...]
+ENDINGS = [
+    *((Outcome.CORRECTION, accepted) for accepted in range(SPARSE.depth)),
+    (Outcome.BONUS, SPARSE.depth),
+]
+
+
+class Pair:
+    """A drafter's link and sessions, and a verifier whose STEPs they follow."""
+
+    def __init__(self, *, foresees: bool, policy: ProposalPolicy = SPARSE) -> None:
+        self.link = Link(hello(Role.DRAFTER), 0.0)
+        self.verifier = Link(hello(Role.VERIFIER), 0.0)
+        self.verifier.start()
+        for sender, receiver in ((self.verifier, self.link), (self.link, self.verifier)):
+            for part in sender.outgoing():
+                list(receiver.feed(part, 0.0))
+        assert self.link.agreed is not None
+        assert self.verifier.agreed is not None
+        self.roster = Roster(self.link.agreed)
+        self.drafter = HashDrafter()
+        self.policy = policy
+        self.foresees = foresees
+        self.followed = 0
+        self.sessions = [
+            AskingSession(number, number - 1, PROMPT, KEY, self.verifier.agreed)
+            for number in (1, 2)
+        ]
+
+    def step(self, session: int = 0, policy: ProposalPolicy | None = None) -> bytes:
+        """The bytes of a session's next STEP."""
+        return self.sent(self.sessions[session].ask(policy or self.policy, 0.0, 1.0))
+
+    def sent(self, message: Message) -> bytes:
+        self.verifier.send(message)
+        return b"".join(self.verifier.outgoing())
+
+    def round(self, session: int = 0) -> None:
+        """A good round up to its proposal."""
+        (todo,) = self.follow(self.step(session))
+        assert isinstance(todo, DraftTask)
+        self.answer(todo, session)
+
+    def answer(self, task: DraftTask, session: int = 0) -> None:
+        """Answer a task; the verifier takes the answer, and the next STEP may be foreseen."""
+        drafted = self.drafter.draft(task, self.roster[task.session].tokens)
+        for part in self.roster.reply(task, drafted):
+            for event in self.verifier.feed(part, 0.5):
+                assert isinstance(event, Received | Matched)
+                self.sessions[session].take(event, 0.5)
+        if self.foresees:
+            foreseen = self.roster.foresee(task.session)
+            assert foreseen is not None
+            self.link.foresee(foreseen)
+
+    def commit(self, outcome: Outcome, accepted: int, session: int = 0, other: int = 1) -> None:
+        """End the round, with a token that is not the draft."""
+        asking = self.sessions[session]
+        drafts = self.roster[session + 1]._drafts
+        token = (drafts[accepted] + other) % VOCABULARY if accepted < len(drafts) else other
+        asking.commit(accepted, outcome, None if outcome is Outcome.ENDED else token)
+
+    def follow(self, *pieces: bytes) -> Iterator[object]:
+        """What the drafter makes of the pieces, and whether the link has ended."""
+        for piece in pieces:
+            for event in self.link.feed(piece, 0.75):
+                if isinstance(event, Closed):
+                    assert event.error is not None
+                    yield event.error.code
+                    return
+                if isinstance(event, Foreseen):
+                    self.followed += 1
+                    self.roster.followed(event, 0.75)
+                    yield event.task
+                    continue
+                assert isinstance(event, Received), event
+                todo = self.roster.receive(event.message, 0.75)
+                if todo.task is not None:
+                    yield todo.task
+                else:
+                    yield (*map(bytes, todo.parts), todo.ended, todo.refused, todo.again)
+
+    def result(self, *pieces: bytes) -> Result:
+        """All that can be told apart from outside, and what later STEPs are judged by."""
+        results = tuple(self.follow(*pieces))
+        held = []
+        for number in (1, 2):
+            if number in self.roster:
+                session = self.roster[number]
+                cached = session._cached
+                held.append(
+                    (
+                        session.state,
+                        session.generation,
+                        session.round,
+                        session.tokens,
+                        session.prefix_digest,
+                        session._step,
+                        tuple(map(bytes, session._kept)),
+                        session._drafts,
+                        session._asked_at,
+                        (cached.prefix.tokens(), cached.length, cached.drafts),
+                    )
+                )
+        roster = (dict(self.roster._asked), dict(self.roster._slots), dict(self.roster._ended))
+        link = (self.link.state, dict(self.link.received), self.link.frames, self.link.heard_at)
+        return (results, *held, roster, link, self.link.agreed)
+
+
+def both(
+    outcome: Outcome = Outcome.CORRECTION,
+    accepted: int = 1,
+    damage: Callable[[bytes], Sequence[bytes]] = lambda step: (step,),
+    policy: ProposalPolicy = SPARSE,
+) -> tuple[Result, bool]:
+    """The result of a second STEP, the same in both ways; and whether it was foreseen."""
+    found, followed = [], False
+    for foresees in (True, False):
+        pair = Pair(foresees=foresees, policy=policy)
+        pair.round()
+        pair.commit(outcome, accepted)
+        found.append(pair.result(*damage(pair.step())))
+        followed |= pair.followed > 0
+    assert found[0] == found[1]
+    return found[0], followed
+
+
+@pytest.mark.parametrize("policy", [SPARSE, DENSE])
+@pytest.mark.parametrize(("outcome", "accepted"), ENDINGS)
+def test_every_end_of_a_proposal_is_foreseen(
+    outcome: Outcome, accepted: int, policy: ProposalPolicy
+) -> None:
+    result, followed = both(outcome, accepted, policy=policy)
+    ((task,), *_) = result
+    assert followed
+    assert isinstance(task, DraftTask)
+
+
+def test_what_ends_a_proposal_otherwise_is_not_foreseen() -> None:
+    result, followed = both(Outcome.ENDED, 2)
+    assert not followed
+    ((answer,), *_) = result
+    assert not isinstance(answer, int)
+
+
+def sealed(step: bytearray) -> bytes:
+    """The frame with checksums that hold, whatever is in it."""
+    struct.pack_into("<I", step, 12, crc32c(bytes(step[:12])))
+    struct.pack_into("<I", step, len(step) - 4, crc32c(bytes(step[HEADER:-4])))
+    return bytes(step)
+
+
+@pytest.mark.parametrize("seal", [False, True])
+@pytest.mark.parametrize(("outcome", "accepted"), [ENDINGS[1], ENDINGS[-1]])
+def test_every_flipped_bit_ends_as_it_does_field_by_field(
+    outcome: Outcome, accepted: int, seal: bool
+) -> None:
+    foreseen = 0
+    for bit in range(8 * FRAME_BYTES):
+
+        def flip(step: bytes, bit: int = bit) -> Sequence[bytes]:
+            damaged = bytearray(step)
+            damaged[bit // 8] ^= 1 << bit % 8
+            return (sealed(damaged) if seal else bytes(damaged),)
+
+        foreseen += both(outcome, accepted, flip)[1]
+    # Under checksums that hold, a bit may be one of the checksums, which are then as they were.
+    assert foreseen == (64 if seal else 0)
+
+
+FIELDS = ("committed_outcome", "anchor", "first_position", "committed_accepted", "base")
+FORMATS = {"committed_outcome": "<B", "committed_accepted": "<H"}
+
+
+def test_every_number_that_varies_is_judged_as_it_is_field_by_field() -> None:
+    """Checksums and digest hold all along: outcome, counts, positions and token do not."""
+    seen = set()
+    offset = {name: HEADER + STEP.offset(name) for name in FIELDS}
+    for outcome, accepted, delta, token in product(
+        (0, *Outcome), range(SPARSE.depth + 2), (-1, 0, 1), (-1, 0, 1, 5, VOCABULARY)
+    ):
+
+        def craft(
+            step: bytes,
+            outcome: int = outcome,
+            accepted: int = accepted,
+            delta: int = delta,
+            token: int = token,
+        ) -> Sequence[bytes]:
+            damaged = bytearray(step)
+            damaged[offset["committed_outcome"]] = outcome
+            struct.pack_into("<H", damaged, offset["committed_accepted"], accepted)
+            begin = struct.unpack_from("<I", damaged, offset["base"])[0] + accepted - 1 + delta
+            for name, value in (("anchor", begin), ("first_position", begin + 1), ("base", begin)):
+                struct.pack_into("<I", damaged, offset[name], value)
+            struct.pack_into("<i", damaged, FRAME_BYTES - 8, token)
+            return (sealed(with_digest(damaged, accepted, token)),)
+
+        result, followed = both(Outcome.CORRECTION, 1, craft)
+        seen.add((followed, type(result[0][0])))  # type: ignore[index]
+    assert (True, DraftTask) in seen
+    assert (False, tuple) in seen
+    assert (True, tuple) not in seen
+
+
+def with_digest(step: bytearray, accepted: int, token: int) -> bytearray:
+    """The STEP with the digest of what it commits, where that can be."""
+    pair = Pair(foresees=False)
+    pair.round()
+    held = pair.roster[1]
+    try:
+        digest = held._prefix.digest_with((*held._drafts[:accepted], token))
+    except OverflowError:
+        return step
+    at = HEADER + STEP.offset("prefix_digest")
+    step[at : at + len(digest)] = digest
+    return step
+
+
+def test_every_split_is_the_same() -> None:
+    for at in range(FRAME_BYTES + 1):
+        both(damage=lambda step, at=at: (step[:at], step[at:]))  # type: ignore[misc]
+
+
+def test_a_retry_is_answered_as_it_is_field_by_field() -> None:
+    found = []
+    for foresees in (True, False):
+        pair = Pair(foresees=foresees)
+        pair.round()
+        pair.commit(Outcome.CORRECTION, 1)
+        step = pair.step()
+        first = pair.result(step, step)
+        (task, _) = first[0]  # type: ignore[misc]
+        assert isinstance(task, DraftTask)
+        pair.answer(task)
+        found.append((first, pair.result(step), pair.followed))
+    assert [each[:2] for each in found] == [found[0][:2]] * 2
+    assert [each[2] for each in found] == [1, 0]
+
+
+def messages(pair: Pair, kind: str) -> bytes:
+    """Something else that the verifier may say between a proposal and the next STEP."""
+    held = pair.roster[1]
+    if kind == "commit":
+        drafts = (*held._drafts[:1], (held._drafts[1] + 1) % VOCABULARY)
+        digest = held._prefix.digest_with(drafts)
+        ended = (Outcome.CORRECTION, 1, drafts[-1], len(held) + 2, digest)
+        return pair.sent(Commit(1, 1, held.round, *ended))
+    if kind == "reset":
+        return pair.sent(Reset(1, 1, 2))
+    if kind == "cancel":
+        return pair.sent(Cancel(1, 1))
+    if kind == "stale cancel":
+        return pair.sent(Cancel(1, 7))
+    if kind == "other session":
+        return pair.step(1)
+    assert kind == "slot"  # another session claims the slot, and waits in it
+    pair.sessions[1].slot = 0
+    return pair.step(1)
+
+
+@pytest.mark.parametrize(
+    "kind", ["commit", "reset", "cancel", "stale cancel", "other session", "slot"]
+)
+def test_what_comes_in_between_is_heard(kind: str) -> None:
+    found, followed = [], 0
+    for foresees in (True, False):
+        pair = Pair(foresees=foresees)
+        pair.round()
+        between = messages(pair, kind)
+        pair.commit(Outcome.CORRECTION, 1)
+        step = pair.step()
+        found.append((pair.result(between), pair.result(step), pair.result(step)))
+        followed += pair.followed
+    assert found[0] == found[1]
+    assert followed == (kind in ("stale cancel", "other session"))
+
+
+def test_two_sessions_take_turns() -> None:
+    found = []
+    for foresees in (True, False):
+        pair = Pair(foresees=foresees)
+        results = []
+        pair.round(0)
+        pair.round(1)
+        for index in range(6):
+            for session in (0, 1):
+                pair.commit(
+                    *ENDINGS[(index + session) % len(ENDINGS)], session, other=index % 3 + 1
+                )
+                step = pair.step(session)
+                results.append(pair.result(step))
+                (task,) = results[-1][0]  # type: ignore[misc]
+                assert isinstance(task, DraftTask)
+                pair.answer(task, session)
+        found.append(results)
+        assert pair.followed == (12 if foresees else 0)
+    assert found[0] == found[1]
+
+
+def test_a_full_context_is_declined_as_it_is_field_by_field() -> None:
+    found, followed = [], []
+    for foresees, room in product((True, False), (2, 3)):
+        pair = Pair(foresees=foresees)
+        pair.roster = Roster(pair.roster.agreed, max_context=len(pair.sessions[0]) + 3 + room)
+        pair.round()
+        pair.commit(Outcome.CORRECTION, 2)
+        found.append((room, pair.result(pair.step())))
+        followed.append(pair.followed)
+    assert found[:2] == found[2:]
+    assert followed == [0, 1, 0, 0]
