@@ -236,10 +236,7 @@ class DrafterProgram(Generic[Context]):
         """
         self._lapse()
         batch, piece = self._turns.take(self.config.max_batch)
-        for each in batch:
-            if not self._wanted(*each):
-                batch = [each for each in batch if self._wanted(*each)]
-                break
+        batch = [each for each in batch if self._wanted(*each)]
         if piece is not None and not self._wanted(*piece):
             self._turns.drop(piece[0], piece[1].session)
             piece = None

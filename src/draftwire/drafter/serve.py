@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import selectors
 import socket
 import time
@@ -60,6 +61,7 @@ class DrafterServer(Generic[Context]):
         self._stopping = False
         self._drain_seconds: float | None = None
         self._drained_by = 0.0
+        self._due = 0.0  # when somebody has to be judged at the earliest, as the wait began
 
     @property
     def address(self) -> Address:
@@ -171,16 +173,20 @@ class DrafterServer(Generic[Context]):
     def _patience(self) -> float | None:
         """Seconds until something has to be done though nothing comes; None = there is nothing."""
         if self.program.waiting:
+            self._due = 0.0
             return 0.0
         times = [self._drained_by] if self.program.draining else []
         times += [each for each in (self._places.due(), self._door.opens) if each is not None]
-        return max(seconds_until(min(times)), 0.0) if times else None
+        self._due = min(times, default=math.inf)
+        return max(seconds_until(self._due), 0.0) if times else None
 
     def _judge(self, heard: float) -> list[Peer[Context]]:
         """End who was too slow or too silent up to ``heard``, by when all that came was read.
 
         Returns those that may be read from again.
         """
+        if heard < self._due:
+            return []
         for peer in self._places.too_slow(heard):
             self._count(TurnedAway.TOO_SLOW)
             self._turn_away(peer, TimeoutError("it did not agree on HELLO in time"))
@@ -279,8 +285,9 @@ class DrafterServer(Generic[Context]):
         if pause and peer in self._peers:
             peer.resumes = now + pause
             self._places.pause(peer)
-        if connection.heard_at != peer.heard_at and not connection.closing:
-            peer.heard_at = connection.heard_at
+        heard_at = connection.heard_at
+        if heard_at != peer.heard_at and not connection.closing:
+            peer.heard_at = heard_at
             self._places.renew(peer, now)
 
     def _write(self, peer: Peer[Context]) -> None:
@@ -290,6 +297,9 @@ class DrafterServer(Generic[Context]):
             self._watch(peer, peer.stream.wants)
             return
         connection = peer.connection
+        reads = peer.interest == READ and not self._places.paused(peer)
+        if reads and not connection.outgoing and not connection.closing:
+            return
         waited = connection.outgoing.size if peer.interest == WRITE else 0
         try:
             done = peer.stream.flush(connection.outgoing)

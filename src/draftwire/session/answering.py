@@ -204,7 +204,12 @@ class AnsweringSession:
 
     def wants(self, task: DraftTask) -> bool:
         """Say whether a task still waits for its answer."""
-        return self._current(task) is not None
+        return (
+            self.state is State.ASKED
+            and task.round == self.round
+            and task.generation == self.generation
+            and task.session == self.session
+        )
 
     def decline(self, task: DraftTask, status: Status) -> Parts:
         """Answer a task by COMPLETE alone, saying why there is no proposal; empty if unwanted."""
@@ -387,13 +392,7 @@ class AnsweringSession:
 
     def _current(self, task: DraftTask) -> Step | None:
         """Return the STEP of a task that is still wanted."""
-        asked = (
-            self.state is State.ASKED
-            and task.round == self.round
-            and task.generation == self.generation
-            and task.session == self.session
-        )
-        return self._step if asked else None
+        return self._step if self.wants(task) else None
 
     def _decline(self, step: Step, status: Status) -> Parts:
         self.state = advance(self.state, Input.DECLINE)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from draftwire.session.answering import AnsweringSession
 from draftwire.session.proposal import DraftTask
-from draftwire.wire.following import FRAME_BYTES, known_of, read_following
+from draftwire.wire.following import FRAME_BYTES, asks_alike, known_of, read_following
 from draftwire.wire.messages import Step
 from draftwire.wire.registry import MessageType
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Foreseen:
-    """The STEP that follows the proposal to ``latest``.
+    """The STEP that follows a session's latest proposal, and then the next.
 
     slots: of all sessions of the connection, by the session whose STEP claimed each last; another
     session's claim is not judged here. task: what the STEP asks for, once ``read`` has said True;
@@ -32,13 +32,19 @@ class Foreseen:
     bytes: Final = FRAME_BYTES
 
     def __init__(self, session: AnsweringSession, latest: Step, slots: Mapping[int, int]) -> None:
-        """Errors: ValueError where no STEP can follow."""
         self.session = latest.session
         self.task: DraftTask | None = None
         self._session = session
         self._latest = latest
         self._slots = slots
         self._known = known_of(latest)
+
+    def again(self, latest: Step) -> bool:
+        """Foresee the STEP after the proposal to another STEP; False if this one cannot."""
+        if not asks_alike(latest, self._latest):
+            return False
+        self._latest = latest
+        return True
 
     def read(self, store: memoryview, words: NDArray[np.int32], begin: int) -> bool:
         """Follow the STEP at byte ``begin`` of ``store``, if it is the one; nothing else happens.
@@ -48,7 +54,7 @@ class Foreseen:
         latest = self._latest
         if self._slots.get(latest.slot) != latest.session:
             return False
-        following = read_following(store, begin, self._known)
+        following = read_following(store, begin, self._known, latest.round)
         if following is None:
             return False
         self.task = self._session.follow(latest, following)

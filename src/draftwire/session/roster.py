@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -65,6 +64,7 @@ class Roster:
         self._slots: dict[int, int] = {}  # slot -> the session whose STEP claimed it last
         self._ended: OrderedDict[int, int] = OrderedDict()  # id -> generation that was cancelled
         self._asked: OrderedDict[int, float] = OrderedDict()  # id -> when its latest STEP came
+        self._foreseen: dict[int, Foreseen] = {}  # id -> what its next STEP is followed by
         self._lapsed: OrderedDict[int, int] = OrderedDict()  # id -> generation that was silent
 
     def __len__(self) -> int:
@@ -96,9 +96,10 @@ class Roster:
         latest = None if session is None else session.proposed
         if session is None or latest is None or latest.policy.layout is Layout.IDS_ONLY:
             return None
-        with suppress(ValueError):  # no round follows: numbers end here
-            return Foreseen(session, latest, self._slots)
-        return None
+        foreseen = self._foreseen.get(session_id)
+        if foreseen is None or not foreseen.again(latest):
+            foreseen = self._foreseen[session_id] = Foreseen(session, latest, self._slots)
+        return foreseen
 
     def followed(self, foreseen: Foreseen, now: float) -> None:
         """A session has followed a STEP that was foreseen."""
@@ -158,6 +159,7 @@ class Roster:
         self._sessions.clear()
         self._slots.clear()
         self._asked.clear()
+        self._foreseen.clear()
         return ended
 
     def _follow(self, message: Step | Commit | Reset | Cancel, now: float) -> Todo:
@@ -242,6 +244,7 @@ class Roster:
     def _drop(self, session_id: int) -> None:
         self._sessions.pop(session_id, None)
         self._asked.pop(session_id, None)
+        self._foreseen.pop(session_id, None)
         for slot in [slot for slot, owner in self._slots.items() if owner == session_id]:
             del self._slots[slot]
 

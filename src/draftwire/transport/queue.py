@@ -66,11 +66,17 @@ class OutQueue:
 
         Raises OSError when the connection has ended.
         """
-        while self._parts:
+        parts = self._parts
+        while parts:
             try:
-                self.drop(peer.sendmsg(self.head()))
+                sent = peer.send(parts[0]) if len(parts) == 1 else peer.sendmsg(self.head())
             except BlockingIOError:
                 return False
+            if sent == self.size:
+                parts.clear()
+                self.size = 0
+            else:
+                self.drop(sent)
         return True
 
 

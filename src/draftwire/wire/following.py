@@ -15,21 +15,22 @@ from draftwire.wire.checksum import crc32c
 from draftwire.wire.codec import encode
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.frames import encode_frame, frame_bytes
-from draftwire.wire.messages import CommitRider, Step
+from draftwire.wire.messages import Step
 from draftwire.wire.registry import (
     HEADER_BYTES,
     TRAILER_BYTES,
     MessageType,
-    Outcome,
     WireVersion,
 )
 
 _TABLE: Final = PAYLOAD_TABLES[MessageType.STEP]
 _VARYING: Final = (
     "committed_outcome",
+    "round",
     "anchor",
     "first_position",
     "committed_accepted",
+    "committed_round",
     "prefix_digest",
     "base",
 )
@@ -58,34 +59,45 @@ def _layout() -> tuple[struct.Struct, struct.Struct]:
 _WHOLE, _KNOWN = _layout()
 
 
-def known_of(latest: Step) -> tuple[bytes, ...]:
-    """Return the known bytes of the STEP that follows this one's proposal, piece by piece.
+def known_of(step: Step) -> tuple[bytes, ...]:
+    """Return the known bytes of the STEPs that follow this one's proposals, piece by piece.
 
-    Errors: ValueError where no such STEP can be, since its round has no number.
+    They stay the same as long as nothing is asked otherwise: see :func:`asks_alike`.
     """
-    step = replace(
-        latest,
-        round=latest.round + 1,
-        commit=CommitRider(latest.round, 0, Outcome.NONE),
-        tokens=(0,),
-        hidden_rows=0,
-        hidden=b"",
-    )
+    step = replace(step, tokens=(0,), hidden_rows=0, hidden=b"")
     frame = frame_bytes(encode_frame(WireVersion.V2, MessageType.STEP, *encode(step)))
     return _KNOWN.unpack_from(frame)
 
 
-def read_following(store: memoryview, begin: int, known: tuple[bytes, ...]) -> Following | None:
-    """Return what the frame at byte ``begin`` says, None unless the rest is known and sound."""
+def asks_alike(one: Step, other: Step) -> bool:
+    """Whether the STEPs that follow two of one session are known by the same bytes."""
+    return (
+        one.policy is other.policy
+        and one.slot == other.slot
+        and one.generation == other.generation
+        and one.proposal_key == other.proposal_key
+        and one.context_version == other.context_version
+    )
+
+
+def read_following(
+    store: memoryview, begin: int, known: tuple[bytes, ...], latest: int
+) -> Following | None:
+    """Return what the frame at byte ``begin`` says, None unless the rest is known and sound.
+
+    latest: the round whose proposal it has to follow.
+    """
     (
         header,
         named,
         outcome,
+        generation,
         round_,
         anchor,
         first,
         depth,
         accepted,
+        ridden,
         policy,
         digest,
         base,
@@ -93,7 +105,9 @@ def read_following(store: memoryview, begin: int, known: tuple[bytes, ...]) -> F
         token,
         checksum,
     ) = _WHOLE.unpack_from(store, begin)
-    if (header, named, round_, depth, policy, rest) != known or first != anchor + 1:
+    if (header, named, generation, depth, policy, rest) != known:
+        return None
+    if round_ != latest + 1 or ridden != latest or first != anchor + 1:
         return None
     if crc32c(bytes(store[begin + HEADER_BYTES : begin + _PAYLOAD_END])) != checksum:
         return None
