@@ -41,14 +41,22 @@ def written(
 
 
 def test_rows_are_made_when_they_are_asked_for() -> None:
-    ids = np.array([[2, 4], [7, -1]], np.int32)
-    counts = np.array([[TICKETS // 2, TICKETS // 2], [TICKETS, 0]], np.int32)
-    rows = SparseRows(V, ids, counts, [2, 1])
+    rows = SparseRows.room(V, 3, 2)
+    for row in (HALVES, POINT):
+        rows.append(row)
     assert [row.exact() for row in rows] == [HALVES.exact(), POINT.exact()]
     assert [row.exact() for row in rows[1:]] == [POINT.exact()]
     assert rows[-1].exact() == POINT.exact()
-    with pytest.raises(IndexError):
-        rows[2]
+    for outside in (2, -3):
+        with pytest.raises(IndexError):
+            rows[outside]
+    rows.append(POINT)
+    dense = QRow.of_counts(HALVES.exact(), dense=True)
+    for other in (POINT, dense, QRow(V + 1, POINT.ids, POINT.counts)):
+        with pytest.raises(ValueError, match="no room"):
+            rows.append(other)
+    with pytest.raises(ValueError, match="no room"):
+        SparseRows.room(V, 1, 1).append(HALVES)
 
 
 def test_what_is_not_right_in_every_row_is_left_to_the_way_row_by_row() -> None:

@@ -393,13 +393,11 @@ def test_a_whole_answer_is_read_and_audited_by_the_same_lines_for_every_token() 
     for tokens in product((1, 3, 4), repeat=2):
         answer = kernel_answers.write_answer([row, row], tokens, 7, 4, frames)
         assert answer is not None
-        words, heads = np.frombuffer(answer, np.int32), np.empty((2, 2), np.int32)
-        ids, counts = np.empty((2, 2, 4), np.int32)
-        arguments = (words, 0, 7, 5, heads, ids, counts)
-        right, reading = lines_of(kernel_answers.read_answer, *arguments)
+        words, lines = np.frombuffer(answer, np.int32), np.empty((2, 2 + 2 * 4), np.int32)
+        right, reading = lines_of(kernel_answers.read_answer, words, 0, 7, 5, lines)
         assert right
         drawn = np.array([{1: 0, 3: half, 4: TICKETS - 1}[token] for token in tokens])
-        wrong, auditing = lines_of(kernel_answers.misdrawn, heads, ids, counts, drawn)
+        wrong, auditing = lines_of(kernel_answers.misdrawn, lines, drawn)
         assert wrong == -1
         seen.append([*reading, *auditing])
     assert all(lines == seen[0] for lines in seen)

@@ -23,7 +23,7 @@ from draftwire.kernels.packed import (
     read_rows,
     write_row,
 )
-from draftwire.kernels.rows import QRow, SparseRows
+from draftwire.kernels.rows import LINE_HEAD, QRow, SparseRows
 from draftwire.wire.answer import HEAD_BYTES, Outline
 from draftwire.wire.registry import HEADER_BYTES, MessageType
 from draftwire.wire.rows import PackedRows
@@ -55,7 +55,7 @@ def write_answer(
     depth = len(rows)
     if not 0 < depth == len(tokens) or (first_position + depth) >> 31:
         return None
-    if not isinstance(rows, SparseRows) or rows.ids.shape != (depth, support):
+    if not isinstance(rows, SparseRows) or rows.block.shape != (depth, LINE_HEAD + 2 * support):
         gathered = _gathered(rows, support)
         if gathered is None:
             return None
@@ -63,20 +63,18 @@ def write_answer(
     vocab_size = rows.vocab_size
     if min(tokens) < 0 or max(tokens) >= vocab_size:
         return None
-    heads = np.empty((2, depth), np.int32)
-    _pairs(depth).pack_into(heads.data, 0, *rows.entries, *tokens)
-    out = np.empty(outline.bytes // 4, np.int32)
+    drawn, out = np.empty(depth, np.int32), np.empty(outline.bytes // 4, np.int32)
+    _tokens(depth).pack_into(drawn, 0, *tokens)
     answer = out.data.cast("B")
     last = 4 * (REPLY_WORDS + depth * (ROW_HEAD_WORDS + 2 * support) + 1)
     answer[: len(outline.reply)] = outline.reply
     answer[last : last + len(outline.complete)] = outline.complete
-    right = _write(heads, rows.ids, rows.counts, first_position, vocab_size, out)
-    return answer if right else None
+    return answer if _write(rows.block, drawn, first_position, vocab_size, out) else None
 
 
 @lru_cache(maxsize=64)
-def _pairs(depth: int) -> struct.Struct:
-    return struct.Struct(f"{2 * depth}i")
+def _tokens(depth: int) -> struct.Struct:
+    return struct.Struct(f"{depth}i")
 
 
 def _gathered(rows: Sequence[QRow], support: int) -> SparseRows | None:
@@ -92,27 +90,24 @@ def _gathered(rows: Sequence[QRow], support: int) -> SparseRows | None:
 
 @compiled
 def _write(
-    heads: NDArray[np.int32],
-    ids: NDArray[np.int32],
-    counts: NDArray[np.int32],
+    lines: NDArray[np.int32],
+    tokens: NDArray[np.int32],
     first_position: int,
     vocab_size: int,
     out: NDArray[np.int32],
 ) -> bool:
     """Write rows and checksums behind both outlines; False if a row is no distribution.
 
-    As in ``read_answer``; heads, ids, counts: what is there.
+    lines: of :class:`~draftwire.kernels.rows.SparseRows`, whose tokens are not looked at.
     """
-    depth, support = ids.shape
+    support = lines.shape[1] - LINE_HEAD >> 1
     values = out.view(np.float32)
     end = REPLY_WORDS
-    for row in range(depth):
-        used = heads[0, row]
-        q, tickets = ids[row, :used], counts[row, :used]
-        position = first_position + row
-        if not write_row(
-            q, tickets, heads[1, row], position, vocab_size, support, out, values, end
-        ):
+    for row in range(len(lines)):
+        line, position = lines[row], first_position + row
+        ids = line[LINE_HEAD : LINE_HEAD + line[0]]
+        counts = line[LINE_HEAD + support : LINE_HEAD + support + line[0]]
+        if not write_row(ids, counts, tokens[row], position, vocab_size, support, out, values, end):
             return False
         end += ROW_HEAD_WORDS + 2 * support
     checksum = np.int32(np.uint32(checksum_of(out[_HEADER:end])))
@@ -129,17 +124,14 @@ def read_answer(
     at: int,
     first_position: int,
     vocab_size: int,
-    heads: NDArray[np.int32],
-    ids: NDArray[np.int32],
-    counts: NDArray[np.int32],
+    lines: NDArray[np.int32],
 ) -> bool:
     """Whether the answer at word ``at`` is right, its outline aside; and what is in it.
 
-    ids, counts: (rows, support); heads (2, rows): entries and token of each row. What is written
-    there means nothing unless the answer is True.
+    lines: of :class:`~draftwire.kernels.rows.SparseRows`. What is written there means nothing
+    unless the answer is True.
     """
-    depth, support = ids.shape
-    width = ROW_HEAD_WORDS + 2 * support
+    depth, width = len(lines), ROW_HEAD_WORDS - LINE_HEAD + lines.shape[1]
     body = at + REPLY_WORDS
     end = body + depth * width
     last = end + 1
@@ -153,27 +145,23 @@ def read_answer(
         return False
     rows = words[body:end].reshape(depth, width)
     values = words[body:end].view(np.float32).reshape(depth, width)
-    if not read_rows(rows, values, first_position, vocab_size, ids, counts):
-        return False
-    heads[0], heads[1] = rows[:, 2], rows[:, 1]
-    return True
+    return read_rows(rows, values, first_position, vocab_size, lines)
 
 
 @compiled
-def misdrawn(
-    heads: NDArray[np.int32],
-    ids: NDArray[np.int32],
-    counts: NDArray[np.int32],
-    words: NDArray[np.int64],
-) -> int:
+def misdrawn(lines: NDArray[np.int32], words: NDArray[np.int64]) -> int:
     """The first row whose token is not the one that its word draws (A22), -1 if there is none.
 
-    words: of 24 bits, one a row. Every row is read to its end, whatever was drawn.
+    lines: of :class:`~draftwire.kernels.rows.SparseRows`; words: of 24 bits, one a row. Every row
+    is read to its end, whatever was drawn.
     """
+    support = lines.shape[1] - LINE_HEAD >> 1
     wrong = -1
     for row in range(len(words) - 1, -1, -1):
-        at = first_above(counts[row, : heads[0, row]], words[row])
-        if at < 0 or ids[row, at] != heads[1, row]:
+        line = lines[row]
+        begin = LINE_HEAD + support
+        at = first_above(line[begin : begin + line[0]], words[row])
+        if at < 0 or line[LINE_HEAD + at] != line[1]:
             wrong = row
     return wrong
 
@@ -185,10 +173,9 @@ def prepare(row: QRow, token: int, support: int) -> None:
     written = write_answer([row], [token], 1, support, frames)
     assert written is not None
     store = np.frombuffer(bytearray(written), np.int32)
-    heads, ids = np.empty((2, 1), np.int32), np.empty((1, support), np.int32)
-    counts = np.empty_like(ids)
-    read = read_answer(store, 0, 1, row.vocab_size, heads, ids, counts)
+    lines = np.empty((1, LINE_HEAD + 2 * support), np.int32)
+    read = read_answer(store, 0, 1, row.vocab_size, lines)
     assert read
-    misdrawn(heads, ids, counts, np.zeros(1, np.int64))
+    misdrawn(lines, np.zeros(1, np.int64))
     begin, end = 4 * REPLY_WORDS, 4 * (REPLY_WORDS + ROW_HEAD_WORDS + 2 * support)
     read_packed(PackedRows(bytes(written[begin:end]), 8 * support), 1, row.vocab_size)

@@ -13,7 +13,7 @@ import numpy as np
 
 from draftwire.kernels.compiled import compiled
 from draftwire.kernels.payload_loops import OK, sparse_row, write_sparse
-from draftwire.kernels.rows import QRow, SparseRows
+from draftwire.kernels.rows import LINE_HEAD, QRow, SparseRows
 from draftwire.wire.rows import ROW_HEAD_BYTES, PackedRows
 
 if TYPE_CHECKING:
@@ -36,14 +36,15 @@ def _crc_tables() -> NDArray[np.uint32]:
 _CRC: Final = _crc_tables()
 
 
-def read_packed(rows: PackedRows, first_position: int, vocab_size: int) -> tuple[QRow, ...] | None:
+def read_packed(packed: PackedRows, first_position: int, vocab_size: int) -> tuple[QRow, ...] | None:
     """Return the q of every sparse row, or None if any check of P14 fails in any row."""
-    depth, support = len(rows), rows.q_bytes // 8
-    words = np.frombuffer(rows.body, np.int32).reshape(depth, ROW_HEAD_WORDS + 2 * support)
-    ids, counts = np.empty((2, depth, support), np.int32)
-    if not read_rows(words, words.view(np.float32), first_position, vocab_size, ids, counts):
+    depth, support = len(packed), packed.q_bytes // 8
+    words = np.frombuffer(packed.body, np.int32).reshape(depth, ROW_HEAD_WORDS + 2 * support)
+    rows = SparseRows.room(vocab_size, depth, support)
+    if not read_rows(words, words.view(np.float32), first_position, vocab_size, rows.block):
         return None
-    return tuple(SparseRows(vocab_size, ids, counts, words[:, 2].tolist()))
+    rows.length = depth
+    return tuple(rows)
 
 
 @compiled
@@ -67,11 +68,13 @@ def read_rows(
     values: NDArray[np.float32],
     first_position: int,
     vocab_size: int,
-    ids: NDArray[np.int32],
-    counts: NDArray[np.int32],
+    lines: NDArray[np.int32],
 ) -> bool:
-    """Ids and counts of all rows; words, values: (rows, 4 + 2 * support), the same memory."""
-    support = ids.shape[1]
+    """All rows into lines of :class:`~draftwire.kernels.rows.SparseRows`; False if one is wrong.
+
+    words, values: (rows, 4 + 2 * support), the same memory.
+    """
+    support = lines.shape[1] - LINE_HEAD >> 1
     for row in range(words.shape[0]):
         token, used = words[row, 1], words[row, 2]
         if np.uint32(words[row, 0]) != first_position + row:
@@ -82,9 +85,12 @@ def read_rows(
         if np.uint32(words[row, 3]) != checksum_of(q):
             return False
         weights = values[row, ROW_HEAD_WORDS + support :]
+        ids = lines[row, LINE_HEAD : LINE_HEAD + support]
+        counts = lines[row, LINE_HEAD + support :]
         pairs = q.reshape(2, support)
-        if sparse_row(pairs, weights, used, token, vocab_size, ids[row], counts[row]) != OK:
+        if sparse_row(pairs, weights, used, token, vocab_size, ids, counts) != OK:
             return False
+        lines[row, 0], lines[row, 1] = used, token
     return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, overload
+from typing import TYPE_CHECKING, Final, NoReturn, overload
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from draftwire.wire.values import quickly_made
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+LINE_HEAD: Final = 2
+"""Words of a line of :class:`SparseRows` before its ids."""
 
 
 @quickly_made
@@ -86,43 +90,42 @@ class QRow:
 class SparseRows(Sequence[QRow]):
     """Sparse q's of several positions in one piece, each made a row when it is asked for.
 
-    ids, counts: int32 (K, support), of which row i has the first ``entries[i]``. There may be room
-    for more rows than there are.
+    block: int32 (K, 2 + 2 * support), a position a line: how many entries it has, its token where
+    there is one, ids, counts. length: positions that are filled, from the first on.
     """
 
-    __slots__ = ("counts", "entries", "ids", "vocab_size")
+    __slots__ = ("block", "length", "vocab_size")
 
-    def __init__(
-        self,
-        vocab_size: int,
-        ids: NDArray[np.int32],
-        counts: NDArray[np.int32],
-        entries: list[int],
-    ) -> None:
+    def __init__(self, vocab_size: int, block: NDArray[np.int32], length: int) -> None:
         self.vocab_size = vocab_size
-        self.ids = ids
-        self.counts = counts
-        self.entries = entries
+        self.block = block
+        self.length = length
 
     @classmethod
     def room(cls, vocab_size: int, depth: int, support: int) -> SparseRows:
         """Return room for ``depth`` rows of at most ``support`` entries, and none yet."""
-        shape = depth, support
-        return cls(vocab_size, np.empty(shape, np.int32), np.empty(shape, np.int32), [])
+        return cls(vocab_size, np.empty((depth, LINE_HEAD + 2 * support), np.int32), 0)
+
+    @property
+    def support(self) -> int:
+        """The most entries of a row."""
+        return self.block.shape[1] - LINE_HEAD >> 1
 
     def append(self, row: QRow) -> None:
         """Copy a row in. Errors: ValueError for one that is dense or does not fit."""
-        at, ids = len(self.entries), row.ids
-        if ids is None or row.vocab_size != self.vocab_size or at == len(self.ids):
+        at, ids, support = self.length, row.ids, self.support
+        fits = ids is not None and len(ids) <= support and at < len(self.block)
+        if ids is None or not fits or row.vocab_size != self.vocab_size:
             raise ValueError(f"no room for a row of {row.vocab_size} ids, or it is dense")
-        used = len(ids)
-        self.ids[at, :used] = ids
-        self.counts[at, :used] = row.counts
-        self.entries.append(used)
+        line, used = self.block[at], len(ids)
+        line[0] = used
+        line[LINE_HEAD : LINE_HEAD + used] = ids
+        line[LINE_HEAD + support : LINE_HEAD + support + used] = row.counts
+        self.length += 1
 
     def __len__(self) -> int:
         """Rows."""
-        return len(self.entries)
+        return self.length
 
     @overload
     def __getitem__(self, index: int) -> QRow: ...
@@ -131,10 +134,12 @@ class SparseRows(Sequence[QRow]):
     def __getitem__(self, index: int | slice) -> QRow | tuple[QRow, ...]:
         """Return one row, or some as a tuple."""
         if isinstance(index, slice):
-            return tuple([self[at] for at in range(*index.indices(len(self)))])
-        used = self.entries[index]
-        at = index % len(self.entries)
-        return QRow(self.vocab_size, self.ids[at, :used], self.counts[at, :used])
+            return tuple([self[at] for at in range(*index.indices(self.length))])
+        if not -self.length <= index < self.length:
+            raise IndexError(f"there are {self.length} rows")
+        line = self.block[index if index >= 0 else index + self.length]
+        ids, counts = line[LINE_HEAD:].reshape(2, -1)[:, : line[0]]
+        return QRow(self.vocab_size, ids, counts)
 
 
 def widened(row: QRow, width: int) -> QRow:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from draftwire.kernels.answers import misdrawn, read_answer
 from draftwire.kernels.rows import QRow, SparseRows
 from draftwire.wire.answer import Outline
@@ -19,6 +17,7 @@ from draftwire.wire.messages import Step
 from draftwire.wire.registry import HEADER_BYTES, TRAILER_BYTES, MessageType
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -41,13 +40,9 @@ class Awaited:
         self.bytes = frames.bytes
         self.tokens: tuple[int, ...] = ()
         self.rows: Sequence[QRow] = ()
-        shape = step.policy.depth, step.policy.support
         self._frames = frames
         self._first = step.first_position
-        self._vocab_size = vocab_size
-        self._heads = np.empty((2, step.policy.depth), np.int32)
-        self._ids = np.empty(shape, np.int32)
-        self._counts = np.empty(shape, np.int32)
+        self._rows = SparseRows.room(vocab_size, step.policy.depth, step.policy.support)
         self._words = words
 
     def read(self, store: memoryview, words: NDArray[np.int32], begin: int) -> bool:
@@ -61,17 +56,16 @@ class Awaited:
             return False
         if store[last : last + len(complete)] != complete:
             return False
-        first, heads, ids, counts = self._first, self._heads, self._ids, self._counts
-        if not read_answer(words, begin // 4, first, self._vocab_size, heads, ids, counts):
+        rows = self._rows
+        if not read_answer(words, begin // 4, self._first, rows.vocab_size, rows.block):
             return False
-        entries, tokens = heads.tolist()
-        self.tokens = tuple(tokens)
-        self.rows = SparseRows(self._vocab_size, ids, counts, entries)
+        rows.length = len(rows.block)
+        self.tokens, self.rows = tuple(rows.block[:, 1].tolist()), rows
         return True
 
     def audit(self) -> int:
         """Return how many draws were recomputed, and all are right; -1 = some are not (A22)."""
         if self._words is None:
             return 0
-        wrong = misdrawn(self._heads, self._ids, self._counts, self._words)
+        wrong = misdrawn(self._rows.block, self._words)
         return len(self._words) if wrong < 0 else -1

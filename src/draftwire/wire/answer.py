@@ -6,6 +6,7 @@ comparison holds every fixed field of an answer against what was asked.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from draftwire.wire.agreement import reply_bytes
@@ -104,15 +105,26 @@ def complete(step: Step, status: Status, size: int, checksum: int) -> bytes:
 
 def outline(step: Step, part: Part) -> Outline:
     """Return the outline of a whole answer to a STEP of wire v2."""
-    version = WireVersion.V2
     policy = step.policy
-    size = reply_bytes(policy.layout, part.end - part.begin, policy.depth, policy.support)
+    size, bytes_, *headers = _frames(
+        policy.layout, part.end - part.begin, policy.depth, policy.support
+    )
     last = complete(step, Status.OK, size, 0)
     return Outline(
-        frame_header(version, MessageType.REPLY, size) + reply_head(step, part),
-        frame_header(version, MessageType.COMPLETE, len(last)) + last[:-CHECKSUM_BYTES],
+        headers[0] + reply_head(step, part), headers[1] + last[:-CHECKSUM_BYTES], size, bytes_
+    )
+
+
+@lru_cache(maxsize=64)
+def _frames(layout: Layout, width: int, depth: int, support: int) -> tuple[int, int, bytes, bytes]:
+    """Return the sizes of an answer of this shape, and both headers; a connection has few."""
+    size = reply_bytes(layout, width, depth, support)
+    last = _COMPLETE.bytes
+    return (
         size,
-        2 * (HEADER_BYTES + TRAILER_BYTES) + size + len(last),
+        2 * (HEADER_BYTES + TRAILER_BYTES) + size + last,
+        frame_header(WireVersion.V2, MessageType.REPLY, size),
+        frame_header(WireVersion.V2, MessageType.COMPLETE, last),
     )
 
 
