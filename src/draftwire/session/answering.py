@@ -28,6 +28,11 @@ from draftwire.wire.registry import (
 _CODE: Final = ProtocolErrorCode
 _UNCOMMITTED: Final = (State.PROPOSED, State.TARGET_ONLY)
 _IN_FLIGHT: Final = (State.ASKED, State.REPLIED)
+# Looked up once: a member of an enumeration costs several times what a global does.
+_ASKED: Final = State.ASKED
+_PROPOSED: Final = State.PROPOSED
+_CORRECTION: Final = Outcome.CORRECTION
+_BONUS: Final = Outcome.BONUS
 _ANSWERED: Final = advance(advance(State.ASKED, Input.REPLY), Input.COMPLETE)
 _FOLLOWED: Final = advance(advance(State.PROPOSED, Input.COMMIT), Input.STEP)
 
@@ -114,14 +119,14 @@ class AnsweringSession:
         drafts = self._drafts
         depth = len(drafts)
         if accepted < depth:
-            ended, right = Outcome.CORRECTION, token != drafts[accepted]
+            ended, right = _CORRECTION, token != drafts[accepted]
         else:
-            ended, right = Outcome.BONUS, accepted == depth
+            ended, right = _BONUS, accepted == depth
         right = (
             right
             and outcome == ended
             and latest is self._step
-            and self.state is State.PROPOSED
+            and self.state is _PROPOSED
             and base == anchor == self._asked_at + accepted
             and 0 <= token < self._agreed.vocab_size
             and anchor + 1 + depth <= self._max_context
@@ -168,7 +173,7 @@ class AnsweringSession:
     @property
     def proposed(self) -> Step | None:
         """The STEP whose proposal is whole and not committed; None = there is none."""
-        return self._step if self.state is State.PROPOSED else None
+        return self._step if self.state is _PROPOSED else None
 
     def reply(self, task: DraftTask, drafted: answers.Draft | ShardDraft) -> Parts:
         """Answer a task with its K drafts and their q's, or this rank's shard of them.
@@ -205,7 +210,7 @@ class AnsweringSession:
     def wants(self, task: DraftTask) -> bool:
         """Say whether a task still waits for its answer."""
         return (
-            self.state is State.ASKED
+            self.state is _ASKED
             and task.round == self.round
             and task.generation == self.generation
             and task.session == self.session

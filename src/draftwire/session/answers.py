@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from draftwire.kernels.answers import write_answer
 from draftwire.kernels.payload import encode_reply_rows
@@ -12,11 +13,14 @@ from draftwire.kernels.shards import Shard
 from draftwire.kernels.shards_payload import ShardDraft, encode_shard_rows
 from draftwire.session.proposal import Parts
 from draftwire.wire.agreement import Agreed, q_bytes, reply_bytes
-from draftwire.wire.answer import Part, complete, outline, reply_head
+from draftwire.wire.answer import Part, complete, outline, reply_head, whole_of
 from draftwire.wire.codec import encode_rows
 from draftwire.wire.frames import encode_frame, frame_checksum
 from draftwire.wire.messages import ProposalPolicy, ReplyRow, Step
 from draftwire.wire.registry import Layout, MessageType, Status
+
+
+_SPARSE: Final = Layout.SPARSE
 
 
 @dataclass(slots=True)
@@ -40,9 +44,9 @@ def whole(step: Step, drafted: Draft | ShardDraft, agreed: Agreed) -> Parts:
     The q bytes lie in new memory for every reply: a transport may still be writing the one before.
     Errors: ArithmeticRefusalError for a row that is no distribution or gives its token no ticket.
     """
-    policy, first = step.policy, step.first_position
-    if isinstance(drafted, Draft) and policy.layout is Layout.SPARSE:
-        frames = outline(step, Part(0, 1, 0, agreed.vocab_size))
+    policy, first = step.policy, step.anchor + 1
+    if policy.layout is _SPARSE and isinstance(drafted, Draft):
+        frames = outline(step, whole_of(agreed.vocab_size))
         answer = write_answer(drafted.rows, drafted.tokens, first, policy.support, frames)
         if answer is not None:
             return [answer]

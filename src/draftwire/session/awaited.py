@@ -50,8 +50,9 @@ class Awaited:
 
         words: the same memory; begin: a multiple of 4. So many bytes are there.
         """
-        reply, complete, payload, _ = self._frames
-        last = begin + HEADER_BYTES + payload + TRAILER_BYTES
+        frames = self._frames
+        reply, complete = frames.reply, frames.complete
+        last = begin + HEADER_BYTES + frames.payload_bytes + TRAILER_BYTES
         if store[begin : begin + len(reply)] != reply:
             return False
         if store[last : last + len(complete)] != complete:

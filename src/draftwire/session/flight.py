@@ -16,7 +16,7 @@ from draftwire.kernels.words import proposal_words
 from draftwire.session.awaited import Awaited
 from draftwire.session.proposal import Matched, Proposal, Received
 from draftwire.wire.agreement import q_bytes, reply_bytes
-from draftwire.wire.answer import CHECKSUM_BYTES, Expected, Part, expected, outline
+from draftwire.wire.answer import CHECKSUM_BYTES, Expected, expected, outline, whole_of
 from draftwire.wire.codec import rows_of
 from draftwire.wire.messages import Complete, Reply, Step
 from draftwire.wire.registry import Layout
@@ -94,7 +94,7 @@ class Flight:
         And what takes it whole, None where that is not its layout's way.
         """
         step, policy = self.step, self.step.policy
-        frames = outline(step, Part(0, 1, 0, self.vocab_size))
+        frames = outline(step, whole_of(self.vocab_size))
         awaited = None
         if policy.layout is Layout.SPARSE and policy.support <= self.vocab_size:
             words = self._words(policy.depth) if audit else None

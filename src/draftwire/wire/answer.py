@@ -6,8 +6,9 @@ comparison holds every fixed field of an answer against what was asked.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from draftwire.wire.agreement import reply_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES
@@ -21,7 +22,10 @@ from draftwire.wire.registry import (
     Status,
     WireVersion,
 )
+from draftwire.wire.values import quickly_made
 
+_DENSE: Final = Layout.DENSE
+_OK: Final = Status.OK
 _REPLY: Final = PAYLOAD_TABLES[MessageType.REPLY]
 _COMPLETE: Final = PAYLOAD_TABLES[MessageType.COMPLETE]
 
@@ -34,7 +38,9 @@ HEAD_BYTES: Final = {
 without the checksum of the reply."""
 
 
-class Part(NamedTuple):
+@quickly_made
+@dataclass(frozen=True, slots=True)
+class Part:
     """What part of the vocabulary an answer holds, as REPLY names it."""
 
     rank: int
@@ -43,7 +49,9 @@ class Part(NamedTuple):
     end: int
 
 
-class Expected(NamedTuple):
+@quickly_made
+@dataclass(frozen=True, slots=True)
+class Expected:
     """A message that may answer a STEP, known but for its tail; ``bytes``: of its payload."""
 
     session: int
@@ -53,7 +61,9 @@ class Expected(NamedTuple):
     bytes: int
 
 
-class Outline(NamedTuple):
+@quickly_made
+@dataclass(frozen=True, slots=True)
+class Outline:
     """The two frames of a whole answer, each up to what was drawn: its header and fixed fields.
 
     payload_bytes: of REPLY, its rows included. bytes: of both frames, to the end.
@@ -68,7 +78,7 @@ class Outline(NamedTuple):
 def reply_head(step: Step, part: Part) -> bytes:
     """Return the fixed fields of the REPLY to a STEP; ValueError if one is outside its type."""
     policy = step.policy
-    dense = policy.layout is Layout.DENSE
+    width = part.end - part.begin if policy.layout is _DENSE else policy.support
     return _REPLY.pack_values(
         step.session,
         step.slot,
@@ -79,8 +89,11 @@ def reply_head(step: Step, part: Part) -> bytes:
         step.prefix_digest,
         step.context_version,
         policy.depth,
-        *part,
-        part.end - part.begin if dense else policy.support,
+        part.rank,
+        part.size,
+        part.begin,
+        part.end,
+        width,
     )
 
 
@@ -103,16 +116,19 @@ def complete(step: Step, status: Status, size: int, checksum: int) -> bytes:
     )
 
 
+@lru_cache(maxsize=64)
+def whole_of(vocab_size: int) -> Part:
+    """Return the part that is all of a vocabulary."""
+    return Part(0, 1, 0, vocab_size)
+
+
 def outline(step: Step, part: Part) -> Outline:
     """Return the outline of a whole answer to a STEP of wire v2."""
     policy = step.policy
-    size, bytes_, *headers = _frames(
-        policy.layout, part.end - part.begin, policy.depth, policy.support
-    )
-    last = complete(step, Status.OK, size, 0)
-    return Outline(
-        headers[0] + reply_head(step, part), headers[1] + last[:-CHECKSUM_BYTES], size, bytes_
-    )
+    width = part.end - part.begin
+    size, both, first, second = _frames(policy.layout, width, policy.depth, policy.support)
+    last = complete(step, _OK, size, 0)
+    return Outline(first + reply_head(step, part), second + last[:-CHECKSUM_BYTES], size, both)
 
 
 @lru_cache(maxsize=64)
