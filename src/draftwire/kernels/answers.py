@@ -64,7 +64,7 @@ def write_answer(
     if min(tokens) < 0 or max(tokens) >= vocab_size:
         return None
     drawn, out = np.empty(depth, np.int32), np.empty(outline.bytes // 4, np.int32)
-    _tokens(depth).pack_into(drawn, 0, *tokens)
+    _tokens(depth).pack_into(drawn.data, 0, *tokens)
     answer = out.data.cast("B")
     last = 4 * (REPLY_WORDS + depth * (ROW_HEAD_WORDS + 2 * support) + 1)
     answer[: len(outline.reply)] = outline.reply

@@ -36,7 +36,9 @@ def _crc_tables() -> NDArray[np.uint32]:
 _CRC: Final = _crc_tables()
 
 
-def read_packed(packed: PackedRows, first_position: int, vocab_size: int) -> tuple[QRow, ...] | None:
+def read_packed(
+    packed: PackedRows, first_position: int, vocab_size: int
+) -> tuple[QRow, ...] | None:
     """Return the q of every sparse row, or None if any check of P14 fails in any row."""
     depth, support = len(packed), packed.q_bytes // 8
     words = np.frombuffer(packed.body, np.int32).reshape(depth, ROW_HEAD_WORDS + 2 * support)

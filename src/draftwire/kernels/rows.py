@@ -106,14 +106,10 @@ class SparseRows(Sequence[QRow]):
         """Return room for ``depth`` rows of at most ``support`` entries, and none yet."""
         return cls(vocab_size, np.empty((depth, LINE_HEAD + 2 * support), np.int32), 0)
 
-    @property
-    def support(self) -> int:
-        """The most entries of a row."""
-        return self.block.shape[1] - LINE_HEAD >> 1
-
     def append(self, row: QRow) -> None:
         """Copy a row in. Errors: ValueError for one that is dense or does not fit."""
-        at, ids, support = self.length, row.ids, self.support
+        at, ids = self.length, row.ids
+        support = self.block.shape[1] - LINE_HEAD >> 1
         fits = ids is not None and len(ids) <= support and at < len(self.block)
         if ids is None or not fits or row.vocab_size != self.vocab_size:
             raise ValueError(f"no room for a row of {row.vocab_size} ids, or it is dense")

@@ -19,7 +19,6 @@ from draftwire.wire.frames import encode_frame, frame_checksum
 from draftwire.wire.messages import ProposalPolicy, ReplyRow, Step
 from draftwire.wire.registry import Layout, MessageType, Status
 
-
 _SPARSE: Final = Layout.SPARSE
 
 

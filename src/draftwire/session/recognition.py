@@ -6,6 +6,7 @@ fields. Whatever else comes is decoded and checked field by field, so this chang
 
 from __future__ import annotations
 
+import struct
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -20,7 +21,8 @@ from draftwire.wire.registry import HEADER_BYTES
 Whole: TypeAlias = Awaited | Foreseen
 """Messages of one session that are taken together: all of them are right to the last bit."""
 
-_SESSION: Final = slice(HEADER_BYTES, HEADER_BYTES + 8)  # where the first frame names it
+_SESSION: Final = struct.Struct("<Q")  # the first field of every message that names one
+_NAMED_BY: Final = HEADER_BYTES + _SESSION.size  # bytes of a frame
 
 
 class Recognition:
@@ -53,10 +55,10 @@ class Recognition:
     def whole(self, reader: FrameReader, count: int) -> Whole | None:
         """Let the reader take new bytes; return the messages that are next, right in every bit."""
         store, begin, end = reader.received(count)
-        if end - begin < _SESSION.stop or begin % 4:
+        if end - begin < _NAMED_BY or begin % 4:
             return None
-        named = store[begin + _SESSION.start : begin + _SESSION.stop]
-        awaited = self.awaited.get(int.from_bytes(named, "little"))
+        (session,) = _SESSION.unpack_from(store, begin + HEADER_BYTES)
+        awaited = self.awaited.get(session)
         if awaited is None or end - begin < awaited.bytes:
             return None
         if store is not self._store:
