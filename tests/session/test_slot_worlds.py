@@ -16,8 +16,8 @@ from draftwire.session.awaited import Awaited
 from draftwire.session.flight import Flight
 from draftwire.session.proposal import Dropped
 from draftwire.session.reasons import DropReason
-from draftwire.session.slots import SLOT_TRANSITIONS, SlotInput, Slots, SlotState, _Slot
-from draftwire.session.staging import Hold, ReplySlots
+from draftwire.session.slots import SLOT_TRANSITIONS, Claim, SlotInput, Slots, SlotState
+from draftwire.session.staging import Hold, ReplySlots, Stage
 from draftwire.session.taking import Taking
 from tests.session.slot_explorer import Explored, explore
 from tests.session.slot_replies import WHOLE
@@ -31,17 +31,25 @@ CONTENDED = frozenset({"ask", "give up", "accept", "cancel", "open", WHOLE, f"en
 def two_sessions() -> tuple[Explored, frozenset[tuple[SlotState, SlotInput]]]:
     """All that can become of two sessions over two slots; and what was seen to happen to slots."""
     happened: set[tuple[SlotState, SlotInput]] = set()
-    move = Slots._move
+    ask, move = Slots.ask, Slots._happened
 
-    def seen(self: Slots[Any], slot: _Slot[Any], what: SlotInput) -> bool:
-        state = slot.state
-        moved = move(self, slot, what)
+    def asked(self: Slots[Any]) -> Claim | None:
+        states = [slot.state for slot in self._slots]
+        claim = ask(self)
+        if claim is not None:
+            happened.add((states[claim.number], SlotInput.ASK))
+        return claim
+
+    def seen(self: Slots[Any], claim: Claim, what: SlotInput) -> bool:
+        state = self._slots[claim.number].state
+        moved = move(self, claim, what)
         if moved:
             happened.add((state, what))
         return moved
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Slots, "_move", seen)
+        patch.setattr(Slots, "ask", asked)
+        patch.setattr(Slots, "_happened", seen)
         return explore(World()), frozenset(happened)
 
 
@@ -173,14 +181,15 @@ _PLANNED = ReplySlots.planned
 _ARRIVE = Hold.arrive
 
 
-def _anywhere(self: Hold, depth: int) -> Any:
+def _anywhere(self: Hold) -> Stage:
     """Always into the first slot's memory."""
-    out = _ARRIVE(self, depth)
-    return None if out is None else self.slots._slots[0].buffer.out(depth)
+    _ARRIVE(self)
+    return self.slots._slots[0].buffer
 
 
 def _kept(self: Hold, rows: Sequence[QRow]) -> None:
-    slots, claim = self._require_held()
+    assert self._held is not None
+    slots, claim = self._held
     slots.publish(claim)
 
 
@@ -257,7 +266,7 @@ def test_the_mutants_of_sessions_are_caught(name: str, monkeypatch: pytest.Monke
 SPARSE_MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "an answer that came at once is not audited": (Awaited, "audit", lambda self: 0),
     "it is not late either": (Taking, "_is_stale", lambda self, _: False),
-    "it needs no slot": (Hold, "arrive", lambda self, depth: None),
+    "it needs no slot": (Hold, "arrive", lambda self: Stage()),
 }
 
 

@@ -141,6 +141,9 @@ def test_every_interleaving_of_two_slots_keeps_every_invariant() -> None:
     assert explore() > 400
 
 
+RIGHT = Slots._happened
+
+
 def with_transition(state: SlotState, happened: SlotInput, following: SlotState) -> object:
     table = {each: dict(row) for each, row in SLOT_TRANSITIONS.items()}
     table[state][happened] = following
@@ -148,14 +151,13 @@ def with_transition(state: SlotState, happened: SlotInput, following: SlotState)
 
 
 def no_tenure_check(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> bool:
-    return self._move(self._slots[claim.number], happened)
+    return RIGHT(self, claim._replace(tenure=self._slots[claim.number].tenure), happened)
 
 
-def no_new_tenure(self: Slots[list[int]], slot: _Slot[list[int]], happened: SlotInput) -> bool:
-    following = SLOT_TRANSITIONS[slot.state].get(happened)
-    if following is not None:
-        slot.state = following
-    return following is not None
+def no_new_tenure(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> bool:
+    moved = RIGHT(self, claim, happened)
+    self._slots[claim.number].tenure = 1
+    return moved
 
 
 def arrives_whatever(self: Slots[list[int]], claim: Claim) -> list[int]:
@@ -185,7 +187,7 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         slots, "SLOT_TRANSITIONS", with_transition(S.READY, IN.ASK, S.ASKED)
     ),
     "no tenure is checked": lambda patch: patch.setattr(Slots, "_happened", no_tenure_check),
-    "no tenure ever ends": lambda patch: patch.setattr(Slots, "_move", no_new_tenure),
+    "no tenure ever ends": lambda patch: patch.setattr(Slots, "_happened", no_new_tenure),
     "a reply arrives whatever its claim": lambda patch: patch.setattr(
         Slots, "arrive", arrives_whatever
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
 from draftwire.kernels.shards import Shard
@@ -33,6 +34,12 @@ from draftwire.wire.messages import (
 from draftwire.wire.registry import Layout, Outcome
 
 __all__ = ["AskingSession", "Dropped", "Proposal", "Received"]
+
+# Looked up once: a member of an enumeration costs several times what a global does.
+_IDLE: Final = State.IDLE
+_STEP: Final = Input.STEP
+_COMMIT: Final = Input.COMMIT
+_IDS_ONLY: Final = Layout.IDS_ONLY
 
 
 class AskingSession(Taking):
@@ -103,7 +110,8 @@ class AskingSession(Taking):
         if self._agreed is None or self.context_limit:
             return 0
         depth = self._hold.slots.depth or self._agreed.max_depth
-        return max(min(self._agreed.max_context - len(self._prefix), depth), 0)
+        left = self._agreed.max_context - len(self._prefix)
+        return depth if depth <= left else max(left, 0)
 
     # a round
 
@@ -121,9 +129,19 @@ class AskingSession(Taking):
         deadline: in the seconds of ``now``, fixed here, before anything is drawn (law 4). Raises
         ConfigurationError if HELLO did not agree to the policy or the context has no room.
         """
-        agreed = self._check_policy(policy)
-        opening = self.opens
-        following = advance(self.state, Input.OPENING if self.state is State.IDLE else Input.STEP)
+        agreed, committed = self._agreed, len(self._prefix)
+        if agreed is None:
+            raise ConfigurationError("there is no connection to ask on")
+        if (policy, agreed, self._hold.slots) != self._checked:
+            self._check_policy(policy, agreed)
+        if committed + policy.depth > agreed.max_context:
+            raise ConfigurationError(
+                f"{committed} tokens and {policy.depth} drafts do not fit into the drafter's"
+                f" context of {agreed.max_context}"
+            )
+        held = self._held
+        opening = held.length is None
+        following = advance(self.state, Input.OPENING if self.state is _IDLE else _STEP)
         self._hold.take()
         if opening and self.round:
             # Nothing that the drafter may still hold is built upon: a new generation.
@@ -131,17 +149,18 @@ class AskingSession(Taking):
             self.generation, self.round, self._last = self.generation + 1, 0, None
         self.state = following
         self.round += 1
-        base = self._held.base(self._last)
+        rider = self._last or NO_RIDER
+        base = held.base(rider)
         step = Step(
             session=self.session,
             slot=self.slot,
             generation=self.generation,
             round=self.round,
-            anchor=len(self._prefix) - 1,
+            anchor=committed - 1,
             policy=policy,
-            commit=self._last or NO_RIDER,
+            commit=rider,
             context_version=self.context_version,
-            proposal_key=0 if policy.layout is Layout.IDS_ONLY else self._proposal_key,
+            proposal_key=0 if policy.layout is _IDS_ONLY else self._proposal_key,
             prefix_digest=self._prefix.digest(),
             base=base,
             tokens=self._prefix.tokens(base),
@@ -149,7 +168,7 @@ class AskingSession(Taking):
             hidden=hidden,
         )
         if opening:
-            self._held.opening(self.generation)
+            held.opening(self.generation)
         self._flight = self._flight_of(step, agreed.vocab_size, asked_at=now, deadline=deadline)
         self._last = None
         return step
@@ -207,14 +226,15 @@ class AskingSession(Taking):
         not fit the round.
         """
         proposal = self._proposal
-        require_fit(outcome, accepted, 0 if proposal is None else len(proposal.tokens), token)
-        self.state = advance(self.state, Input.COMMIT)
-        kept = [] if proposal is None else list(proposal.tokens[:accepted])
-        self._prefix.extend(kept if token is None else [*kept, token])
+        drafts = () if proposal is None else proposal.tokens
+        require_fit(outcome, accepted, len(drafts), token)
+        self.state = advance(self.state, _COMMIT)
+        kept = drafts[:accepted]
+        self._prefix.extend(kept if token is None else (*kept, token))
         self._last, self._last_token = CommitRider(self.round, accepted, outcome), token
         if proposal is not None:
             self._hold.release()
-        self._proposal = None
+            self._proposal = None
 
     # the end
 
@@ -275,20 +295,9 @@ class AskingSession(Taking):
 
     # inside
 
-    def _check_policy(self, policy: ProposalPolicy) -> Agreed:
-        agreed = self._agreed
-        if agreed is None:
-            raise ConfigurationError("there is no connection to ask on")
-        slots = self._hold.slots
-        if (policy, agreed, slots) != self._checked:  # none of them changes once it is made
-            require_carried(agreed, policy)
-            if policy.depth < 1:
-                raise ConfigurationError("the depth must be 1 or more; for none, skip the round")
-            self._hold.require_room(policy.depth)
-            self._checked = policy, agreed, slots
-        if len(self._prefix) + policy.depth > agreed.max_context:
-            raise ConfigurationError(
-                f"{len(self._prefix)} tokens and {policy.depth} drafts do not fit into the"
-                f" drafter's context of {agreed.max_context}"
-            )
-        return agreed
+    def _check_policy(self, policy: ProposalPolicy, agreed: Agreed) -> None:
+        require_carried(agreed, policy)
+        if policy.depth < 1:
+            raise ConfigurationError("the depth must be 1 or more; for none, skip the round")
+        self._hold.require_room(policy.depth)
+        self._checked = policy, agreed, self._hold.slots  # none changes once it is made

@@ -53,9 +53,9 @@ class Awaited:
         frames = self._frames
         reply, complete = frames.reply, frames.complete
         last = begin + HEADER_BYTES + frames.payload_bytes + TRAILER_BYTES
-        if store[begin : begin + len(reply)] != reply:
+        if store[begin : begin + len(reply)].tobytes() != reply:
             return False
-        if store[last : last + len(complete)] != complete:
+        if store[last : last + len(complete)].tobytes() != complete:
             return False
         rows = self._rows
         if not read_answer(words, begin // 4, self._first, rows.vocab_size, rows.block):

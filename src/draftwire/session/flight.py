@@ -132,11 +132,11 @@ class Flight:
 
         Zero in v1, which carries neither q nor key.
         """
-        if self.step.policy.layout is Layout.IDS_ONLY:
-            return 0
         audited = -1 if self.whole is None else self.whole.audit()
         if audited >= 0:
             return audited
+        if self.step.policy.layout is Layout.IDS_ONLY:
+            return 0
         first = self.step.first_position
         words = self._words(len(self.tokens)).tolist()
         for index, (token, row) in enumerate(zip(self.tokens, self.rows, strict=True)):
@@ -154,7 +154,7 @@ class Flight:
     def proposal(self) -> Proposal:
         """Return the proposal; call it when everything above holds."""
         step = self.step
-        return Proposal(self.tokens, self.rows, step.generation, step.round, step.first_position)
+        return Proposal(self.tokens, self.rows, step.generation, step.round, step.anchor + 1)
 
     def check_shape(self, reply: Reply, payload_bytes: int) -> None:
         """Refuse a REPLY of another layout, shard, depth or size than the STEP asks for."""

@@ -40,9 +40,9 @@ class Held:
         self.lose()
         return ended
 
-    def base(self, rider: CommitRider | None) -> int:
+    def base(self, rider: CommitRider) -> int:
         """Return the first position that it may lack, once it has read the rider."""
         if self.length is None:
             return 0
         # A rider that accepts drafts is of the round whose proposal has shown the length.
-        return self.length + (0 if rider is None else rider.accepted)
+        return self.length + rider.accepted

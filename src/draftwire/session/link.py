@@ -25,6 +25,7 @@ from draftwire.session.sealing import Sealer
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.answer import Expected
+from draftwire.wire.asked import STEP, step_frame
 from draftwire.wire.fields import FIELD_NAMES
 from draftwire.wire.frames import Bounds, Frame, FrameReader, encode_frame
 from draftwire.wire.messages import (
@@ -35,6 +36,7 @@ from draftwire.wire.messages import (
     Ping,
     Pong,
     Proof,
+    Step,
 )
 from draftwire.wire.registry import (
     FRAME_MAC_BYTES,
@@ -97,6 +99,7 @@ LINK_TRANSITIONS: Final[dict[LinkState, dict[LinkInput, LinkState]]] = {
 }
 """The connection's machine, the same for both roles; a missing entry is a protocol error."""
 
+_AGREED: Final = LinkState.AGREED  # looked up once
 
 _OF_SESSIONS: Final = frozenset(MessageType) - {
     MessageType.HELLO,
@@ -202,6 +205,16 @@ class Link:
             self.state = advance(self.state, LinkInput.MESSAGE)
         self._put(message)
 
+    def ask(self, step: Step) -> Parts:
+        """Send a STEP and return what is ``outgoing`` then, in one piece where that is usual."""
+        alone = self.state is _AGREED and self._sealer is None and not self._out
+        frame = step_frame(self._version, step) if alone else None
+        if frame is None:
+            self.send(step)
+            return self.outgoing()
+        self.sent[STEP] += 1
+        return [frame]
+
     def send_parts(self, parts: Parts) -> None:
         """Put frames that are encoded already into ``outgoing``, as they are."""
         if parts:
@@ -247,6 +260,10 @@ class Link:
         """Return the bytes to be written, in order, and forget them."""
         out, self._out = self._out, []
         return out
+
+    def idle(self) -> bool:
+        """Whether every byte that came is accounted for by an event, and none is ``outgoing``."""
+        return not self._out and not self._reader.unread
 
     def filled(self, count: int, now: float) -> Event | None:
         """Take ``count`` new bytes and return the next event; call with 0 until None comes.

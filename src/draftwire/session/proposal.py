@@ -19,19 +19,25 @@ Parts: TypeAlias = list[bytes | memoryview]
 NO_RIDER: Final = CommitRider(round=0, accepted=0, outcome=Outcome.NONE)
 """The commit rider of a STEP that opens a generation."""
 
+# Looked up once: a member of an enumeration costs several times what a global does.
+_CORRECTION: Final = Outcome.CORRECTION
+_BONUS: Final = Outcome.BONUS
+_ENDED: Final = Outcome.ENDED
+_TARGET_ONLY: Final = Outcome.TARGET_ONLY
+
 
 def fits(outcome: Outcome, accepted: int, depth: int) -> bool:
     """Say whether a round with ``depth`` drafts (0: no proposal) can have ended like this.
 
     TARGET_ONLY fits any depth: a proposal may be lost on its way, or given up.
     """
-    if outcome is Outcome.CORRECTION:
+    if outcome is _CORRECTION:
         return 0 <= accepted < depth
-    if outcome is Outcome.BONUS:
+    if outcome is _BONUS:
         return 0 < depth == accepted
-    if outcome is Outcome.ENDED:
+    if outcome is _ENDED:
         return 1 <= accepted <= depth
-    return outcome is Outcome.TARGET_ONLY and accepted == 0
+    return outcome is _TARGET_ONLY and accepted == 0
 
 
 def require_fit(outcome: Outcome, accepted: int, depth: int, token: int | None) -> None:
@@ -39,10 +45,10 @@ def require_fit(outcome: Outcome, accepted: int, depth: int, token: int | None) 
 
     TARGET_ONLY fits no whole proposal: it has to be given up first. Errors: ValueError.
     """
-    unused = depth > 0 and outcome is Outcome.TARGET_ONLY
+    unused = depth > 0 and outcome is _TARGET_ONLY
     if unused or not fits(outcome, accepted, depth):
         raise ValueError(f"{outcome.name} after {accepted} of {depth} drafts cannot be")
-    if (token is None) is not (outcome is Outcome.ENDED):
+    if (token is None) is not (outcome is _ENDED):
         raise ValueError("ENDED comes without a token, every other outcome with one")
 
 

@@ -62,6 +62,15 @@ SLOT_TRANSITIONS: Final[dict[SlotState, dict[SlotInput, SlotState]]] = {
 """The whole life of a slot; an input that is missing here is refused."""
 
 
+# Looked up once: a member of an enumeration costs several times what a global does.
+_FREE: Final = SlotState.FREE
+_ASK: Final = SlotInput.ASK
+_ARRIVE: Final = SlotInput.ARRIVE
+_VALIDATE: Final = SlotInput.VALIDATE
+_RELEASE: Final = SlotInput.RELEASE
+_GIVE_UP: Final = SlotInput.GIVE_UP
+
+
 class Claim(NamedTuple):
     """Who may use a slot: the round that it was given to under this tenure."""
 
@@ -99,35 +108,35 @@ class Slots(Generic[Buffer]):
     def ask(self) -> Claim | None:
         """Give a round a slot; None = all are taken."""
         for number, slot in enumerate(self._slots):
-            if self._move(slot, SlotInput.ASK):
+            following = SLOT_TRANSITIONS[slot.state].get(_ASK)
+            if following is not None:
+                slot.state = following
                 return Claim(number, slot.tenure)
         return None
 
     def arrive(self, claim: Claim) -> Buffer | None:
         """Return where the reply goes; None = the claim may write nothing there."""
-        slot = self._slots[claim.number]
-        return slot.buffer if self._happened(claim, SlotInput.ARRIVE) else None
+        if self._happened(claim, _ARRIVE):
+            return self._slots[claim.number].buffer
+        return None
 
     def publish(self, claim: Claim) -> bool:
         """The whole reply has arrived and is valid: its consumer may read it from now on."""
-        return self._happened(claim, SlotInput.VALIDATE)
+        return self._happened(claim, _VALIDATE)
 
     def release(self, claim: Claim) -> bool:
         """The consumer is done; nothing of the claim is read any more."""
-        return self._happened(claim, SlotInput.RELEASE)
+        return self._happened(claim, _RELEASE)
 
     def give_up(self, claim: Claim) -> bool:
         """The round is given up; nothing of the claim is written or read any more."""
-        return self._happened(claim, SlotInput.GIVE_UP)
+        return self._happened(claim, _GIVE_UP)
 
     def _happened(self, claim: Claim, happened: SlotInput) -> bool:
         slot = self._slots[claim.number]
-        return slot.tenure == claim.tenure and self._move(slot, happened)
-
-    def _move(self, slot: _Slot[Buffer], happened: SlotInput) -> bool:
         following = SLOT_TRANSITIONS[slot.state].get(happened)
-        if following is None:
+        if following is None or slot.tenure != claim.tenure:
             return False
-        slot.tenure += following is SlotState.FREE  # before anybody can be given the slot
+        slot.tenure += following is _FREE  # before anybody can be given the slot
         slot.state = following
         return True

@@ -137,23 +137,21 @@ class Hold:
             raise ConfigurationError("every slot holds a round that is not over")
         self._held = (self.slots, claim)
 
-    def arrive(self, depth: int) -> NDArray[np.int32] | None:
-        """Return where the reply goes, None = memory of its own; ProtocolError if it may not."""
-        slots, claim = self._require_held()
-        stage = slots.arrive(claim)
+    def arrive(self) -> Stage:
+        """Return the memory of the slot, where the reply is now; ProtocolError if it may not be."""
+        stage = None if self._held is None else self._held[0].arrive(self._held[1])
         if stage is None:
             raise _another()
-        return stage.out(depth)
+        return stage
 
     def publish(self, rows: Sequence[QRow]) -> None:
         """The reply is whole and valid, and the session's caller reads it from now on.
 
         rows: those of its rows that lie in the slot.
         """
-        slots, claim = self._require_held()
-        if not slots.publish(claim):
+        if self._held is None or not self._held[0].publish(self._held[1]):
             raise _another()
-        if slots.staged:
+        if self._held[0].staged:
             self._lent = rows
 
     def give_up(self) -> None:
@@ -171,11 +169,6 @@ class Hold:
             row.withdraw()
         how(*self._held)
         self._held, self._lent = None, ()
-
-    def _require_held(self) -> tuple[ReplySlots, Claim]:
-        if self._held is None:
-            raise _another()
-        return self._held
 
 
 def _another() -> ProtocolError:

@@ -21,6 +21,11 @@ from draftwire.wire.registry import Layout, MessageType, Status
 
 _ANSWERS: Final = (Reply, Complete, ErrorMessage)
 
+# Looked up once: a member of an enumeration costs several times what a global does.
+_REPLY: Final = Input.REPLY
+_COMPLETE: Final = Input.COMPLETE
+_DENSE: Final = Layout.DENSE
+
 
 class Taking:
     """The half of :class:`~draftwire.session.asking.AskingSession` that takes what comes.
@@ -104,14 +109,13 @@ class Taking:
 
     def _is_stale(self, message: Reply | Complete | ErrorMessage | Expected | Awaited) -> bool:
         """Count and drop what is of another round than the one in flight, and was asked once."""
-        if message.session != self.session:
+        generation, round_ = message.generation, message.round
+        latest = round_ == self.round and generation == self.generation
+        if (latest and self._flight is not None) or message.session != self.session:
             return False
-        named = (message.generation, message.round)
-        current = (self.generation, self.round)
-        flight = self._flight
-        if named > current or (named == current and flight is not None):
+        if (generation, round_) > (self.generation, self.round):
             return False
-        again = named == current and self._proposal is not None
+        again = latest and self._proposal is not None
         self.state = advance(self.state, Input.STALE)
         self.drops[DropReason.DUPLICATE if again else DropReason.STALE] += 1
         return True
@@ -120,7 +124,7 @@ class Taking:
         flight = self._require_flight()
         flight.check_identity(reply)
         if not self._is_again(flight, received):
-            flight.hold(reply, received, self._hold.arrive(flight.step.policy.depth))
+            flight.hold(reply, received, self._hold.arrive().out(flight.step.policy.depth))
             self.state = advance(self.state, Input.REPLY)
 
     def _is_again(self, flight: Flight, received: Received | Matched) -> bool:
@@ -143,7 +147,7 @@ class Taking:
                 flight.check_matched(matched)
                 return self._whole(flight, now)
             if not self._is_again(flight, matched):
-                flight.hold_matched(matched, self._hold.arrive(flight.step.policy.depth))
+                flight.hold_matched(matched, self._hold.arrive().out(flight.step.policy.depth))
                 self.state = advance(self.state, Input.REPLY)
         except ProtocolError as error:
             return self._drop(reason_of(error), str(error))
@@ -156,9 +160,9 @@ class Taking:
             return None
         try:
             flight = self._require_flight()
-            self._hold.arrive(len(answer.tokens))
+            self._hold.arrive()  # what is whole brings memory of its own
             flight.take(answer)
-            self.state = advance(self.state, Input.REPLY)
+            self.state = advance(self.state, _REPLY)
             return self._whole(flight, now)
         except ProtocolError as error:
             return self._drop(reason_of(error), str(error))
@@ -179,22 +183,24 @@ class Taking:
             )
 
     def _whole(self, flight: Flight, now: float) -> Proposal:
-        self._audit_draws(flight)
-        self._hold.publish(flight.rows if flight.step.policy.layout is Layout.DENSE else ())
-        self.state = advance(self.state, Input.COMPLETE)
+        if self._audit:
+            self._audit_draws(flight)
+        self._hold.publish(flight.rows if flight.step.policy.layout is _DENSE else ())
+        self.state = advance(self.state, _COMPLETE)
         self._held.shown(self.generation, self.round, len(self._prefix))
         self.round_trip = now - flight.asked_at
         self._flight, self._proposal = None, flight.proposal()
         return self._proposal
 
     def _audit_draws(self, flight: Flight) -> None:
-        if not self._audit:
+        if self._clock is None:
+            self.audited += flight.audit()
             return
-        began = 0.0 if self._clock is None else self._clock()
+        began = self._clock()
         try:
             self.audited += flight.audit()
         finally:
-            self.audit_seconds += 0.0 if self._clock is None else self._clock() - began
+            self.audit_seconds += self._clock() - began
 
     def _take_decline(self, status: Status) -> Dropped:
         self.state = advance(self.state, Input.DECLINE)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from draftwire.errors import ConfigurationError, TransportError
 from draftwire.transport.channel import Part
 from draftwire.transport.dialling import dial
-from draftwire.transport.queue import OutQueue
+from draftwire.transport.queue import OutQueue, joined
 from draftwire.transport.times import seconds_until
 
 BACKLOG: Final = 64
@@ -97,11 +97,14 @@ class TcpChannel:
 
     def send(self, parts: Sequence[Part], deadline: float) -> None:
         """Send all parts, in one call where the system takes them at once."""
-        pending = OutQueue()
-        pending.push(parts)
         if seconds_until(deadline) <= 0:
             raise TimeoutError("the deadline has passed")
         try:
+            left = self._send_now(joined(parts))
+            if not left:
+                return
+            pending = OutQueue()
+            pending.push(left)
             while not pending.flush(self._socket):
                 self._wait(self._writable, deadline)
         except TimeoutError:
@@ -134,6 +137,16 @@ class TcpChannel:
     def detach(self) -> socket.socket:
         """Return the socket and leave it to the caller."""
         return self._socket
+
+    def _send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Send what is one part, as all small messages are; returns what the system left."""
+        if len(parts) != 1 or type(parts[0]) is not bytes:
+            return parts
+        try:
+            sent = self._socket.send(parts[0])
+        except BlockingIOError:
+            return parts
+        return () if sent == len(parts[0]) else (memoryview(parts[0])[sent:],)
 
     def _wait(self, ready: select.poll, deadline: float) -> None:
         """Wait until the socket is ready, in whole milliseconds: no turn is for nothing."""

@@ -9,26 +9,28 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 from draftwire.kernels.prepare import prepare
 from draftwire.session.asking import AskingSession
-from draftwire.session.proposal import Dropped, Proposal
+from draftwire.session.proposal import Dropped, Parts, Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.session.staging import SlotPlan
-from draftwire.transport.channel import Channel, Part
-from draftwire.transport.queue import joined, size_of
+from draftwire.transport.channel import Channel
+from draftwire.transport.queue import size_of
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.connected import Connected
 from draftwire.verifier.drafting import Drafted, Miss, MissReason
 from draftwire.verifier.greeting import FAREWELL_SECONDS
-from draftwire.verifier.inflight import InFlight
 from draftwire.verifier.request import ClientRequest
 from draftwire.verifier.totals import Totals
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import Hello, ProposalPolicy
 
 __all__ = ["ClientRequest", "DraftClient"]
+
+Asked: TypeAlias = tuple[ClientRequest, AskingSession, ProposalPolicy]
+"""A request that asks now, with its session and the policy at the depth that it may."""
 
 _ASKED: Final = Miss(MissReason.NO_CONNECTION)  # stands where a result will
 
@@ -126,7 +128,7 @@ class DraftClient(Connected):
         for its own request alone.
         """
         drafted: list[Drafted] = []
-        sent: list[tuple[ClientRequest, ProposalPolicy]] = []
+        sent: list[Asked] = []
         places: list[int] = []
         # Looked for once: a connection that ends between two looks would leave a request behind
         # that was let through on it.
@@ -138,14 +140,15 @@ class DraftClient(Connected):
                 miss, policy = request.allowed(policy, agreed)
             if miss is None:
                 places.append(len(drafted))
-                sent.append((request, policy))
+                sent.append((request, request.asking, policy))
             else:
                 request.asking.skip()
             drafted.append(miss or _ASKED)
         if not sent:
             self.keep_lease()
             return drafted
-        for at, (request, _), result in zip(places, sent, self._ask(sent, until), strict=True):
+        results = self._ask(sent, until)
+        for at, (request, _, _), result in zip(places, sent, results, strict=True):
             drafted[at] = request.drafted(result)
         return drafted
 
@@ -155,77 +158,70 @@ class DraftClient(Connected):
         """Return what is agreed with the drafter, connecting if need be, or why none may ask."""
         before = self._link
         away = self.reach(until)
-        if away is not None or self.agreed is None:
+        link = self._link
+        agreed = None if link is None else link.agreed
+        if away is not None or agreed is None:
             return Miss(MissReason.NO_CONNECTION, away or "")
-        if self._link is not before and until is not None and self.clock() >= until:
+        if link is not before and until is not None and self.clock() >= until:
             return Miss(MissReason.NO_CONNECTION, "connecting took the time of this round")
-        return self.agreed
+        return agreed
 
-    def _ask(
-        self, asked: Sequence[tuple[ClientRequest, ProposalPolicy]], until: float | None
-    ) -> list[Proposal | Dropped]:
+    def _ask(self, asked: Sequence[Asked], until: float | None) -> list[Proposal | Dropped]:
         """Send a STEP for each request and wait for the proposals until the deadline."""
-        self._spoke_at = now = self.clock()
-        self._silence.asked(now)
+        now = self.clock()
         opens = False
-        for request, _ in asked:
-            opens |= request.asking.opens
+        for _, asking, _ in asked:
+            opens |= asking.opens
         whole = now + self._deadline.seconds(opens=opens)
         deadline = whole if until is None else min(whole, until)
-        self._rounds = InFlight()
         try:
-            self._exchange(asked, now, deadline)
+            self._say(asked, now, deadline)
+            if not self._listen(deadline):
+                self._too_late()
         except BaseException:
             self._interrupted()
             raise
         results = []
         trips = []
-        for request, _ in asked:
-            asking = request.asking
+        for _, asking, _ in asked:
             results.append(self._rounds.take(asking.session))
             trips.append(asking.round_trip)
         self._deadline.finished(results, trips, opens=opens, cut=deadline < whole)
         return results
 
-    def _exchange(
-        self, asked: Sequence[tuple[ClientRequest, ProposalPolicy]], now: float, deadline: float
-    ) -> None:
-        """Send the STEPs and follow what comes until each round has a result."""
-        self._say(asked, now, deadline)
-        if not self._listen(deadline):
-            self._too_late()
-
-    def _say(
-        self, asked: Sequence[tuple[ClientRequest, ProposalPolicy]], now: float, deadline: float
-    ) -> None:
-        """Send a STEP for each request."""
+    def _say(self, asked: Sequence[Asked], now: float, deadline: float) -> None:
+        """Send a STEP for each request; nothing else is in flight then."""
         channel, link = self._channel, self._link
         if channel is None or link is None:
             raise ConnectionError("there is no connection to ask on")
-        link.expect_nothing()
-        parts: list[Part] = []
-        for request, policy in asked:
-            asking = request.asking
-            link.send(asking.ask(policy, now, deadline))
-            step = joined(link.outgoing())
-            size = sum(map(size_of, step))
-            request.traffic.sent += size
-            self.counters.sent += size
+        rounds: dict[int, ClientRequest] = {}
+        parts: Parts = []
+        steps: list[Parts] = []
+        for request, asking, policy in asked:
+            rounds[asking.session] = request
+            step = link.ask(asking.ask(policy, now, deadline))
+            steps.append(step)
             parts += step
-            self._rounds.ask(asking.session, request)
+        self._rounds.ask(rounds)
         try:
             channel.send(parts, deadline)
         except TimeoutError as error:  # half a STEP may be on its way: the framing is lost
             self._lost_connection(DropReason.MISSED_DEADLINE, str(error))
         except ConnectionError as error:
             self._lost_connection(DropReason.DISCONNECTED, str(error))
-        # While the drafter is at work: what its answers begin with.
-        for request, _ in asked:
-            link.expect(*request.asking.expected())
+        # While the drafter is at work: what was said, and what its answers begin with.
+        self._spoke_at = now
+        self._silence.asked(now)
+        link.expect_nothing()
+        for (request, asking, _), step in zip(asked, steps, strict=True):
+            size = sum(map(size_of, step))
+            request.traffic.sent += size
+            self.counters.sent += size
+            link.expect(*asking.expected())
 
     def _listen(self, until: float) -> bool:
         """Follow what comes until each round has a result; False where the time is over first."""
-        while self._rounds:
+        while self._rounds.waiting():
             channel, link = self._channel, self._link
             assert channel is not None  # its end is the end of every round
             assert link is not None
@@ -245,7 +241,7 @@ class DraftClient(Connected):
 
     def _interrupted(self) -> None:
         """What was half sent or read cannot be gone on with."""
-        self._rounds = InFlight()
+        self._rounds.ask({})
         self._disconnect()
 
     def lost_round(self, dropped: Dropped) -> None:

@@ -157,7 +157,9 @@ class Connected:
 
     def reach(self, until: float | None = None) -> str | None:
         """Connect if need be and due; returns why there is no connection, or None if there is."""
-        self._catch_up()
+        link = self._link
+        if link is not None and self.clock() - link.heard_at >= QUIET_SECONDS:
+            self._catch_up(link)
         if self._link is not None:
             return None
         if not self._may_try():
@@ -189,7 +191,8 @@ class Connected:
         if self._link is None or now - self._spoke_at < KEEP_SECONDS:
             return
         self._spoke_at = now
-        self._catch_up()
+        if now - self._link.heard_at >= QUIET_SECONDS:
+            self._catch_up(self._link)
         link, channel = self._link, self._channel
         if link is None or channel is None:
             return
@@ -205,17 +208,16 @@ class Connected:
         """Whether to connect now."""
         return self._pacing.may_try(self.clock())
 
-    def _catch_up(self) -> None:
-        """Read what came since the last round, if that is long ago.
+    def _catch_up(self, link: Link) -> None:
+        """Read what came since the last round, which is long ago (QUIET_SECONDS).
 
         Mostly nothing, or that the drafter has ended the connection: found here, it costs no round.
         """
-        channel, link, now = self._channel, self._link, self.clock()
-        if channel is None or link is None or now - link.heard_at < QUIET_SECONDS:
-            return
+        channel, until = self._channel, self.clock() + GLANCE_SECONDS
+        assert channel is not None  # it ends with its link
         try:
             while self._link is link:
-                self._receive(channel, link, now + GLANCE_SECONDS)
+                self._receive(channel, link, until)
         except TimeoutError:
             return
         except ConnectionError as error:
@@ -229,7 +231,7 @@ class Connected:
         event = link.filled(count, now)
         while event is not None:
             self._follow(link, event, now)
-            if self._link is not link:
+            if self._link is not link or link.idle():
                 return
             event = link.filled(0, now)
         parts = link.outgoing()  # PONG
@@ -240,11 +242,6 @@ class Connected:
                 raise ConnectionResetError("the drafter takes no bytes") from error
 
     def _follow(self, link: Link, event: Event, now: float) -> None:
-        if isinstance(event, Closed):
-            self._closed_by(event)
-            return
-        if isinstance(event, Alive):
-            self._alive = event.seconds
         messages = 1
         if isinstance(event, Awaited):
             session, size, messages = event.session, event.bytes, len(event.types)
@@ -253,14 +250,17 @@ class Connected:
         elif isinstance(event, Received) and isinstance(event.message, _ANSWERS):
             session, size = event.message.session, event.payload_bytes + link.frame_bytes
         else:
+            if isinstance(event, Closed):
+                self._closed_by(event)
+            elif isinstance(event, Alive):
+                self._alive = event.seconds
             return
         request = self._requests.get(session)
         if request is None:
             self.counters.strays += messages
             return
-        request.traffic.received += size
         self.counters.received += size
-        result = request.asking.take(event, now)
+        result = request.take(event, size, now)
         if result is not None:
             self._rounds.settle(session, result)
 

@@ -90,17 +90,22 @@ class Deadline:
     ) -> None:
         """Take what became of rounds that were asked together, and when their proposals came.
 
-        A loss for another reason than time says nothing about time, and neither does a miss where
+        A fixed deadline learns nothing. A loss for another reason than time says nothing about time, and neither does a miss where
         the caller had less than the deadline to give (cut).
         """
-        if any(isinstance(r, Dropped) and r.reason is DropReason.MISSED_DEADLINE for r in results):
-            if not cut:
-                self.missed(opens=opens)
+        if self.fixed is not None:
             return
-        both = zip(results, round_trips, strict=True)
-        came = [took for r, took in both if isinstance(r, Proposal) and took is not None]
-        if came:
-            self.came(max(came), opens=opens)
+        slowest: float | None = None
+        for result, took in zip(results, round_trips, strict=True):
+            if isinstance(result, Dropped):
+                if result.reason is DropReason.MISSED_DEADLINE:
+                    if not cut:
+                        self.missed(opens=opens)
+                    return
+            elif took is not None and (slowest is None or took > slowest):
+                slowest = took
+        if slowest is not None:
+            self.came(slowest, opens=opens)
 
     def came(self, seconds: float, *, opens: bool) -> None:
         """Every proposal of a round was there after so many seconds."""

@@ -20,13 +20,14 @@ class InFlight:
         self._asked: dict[int, ClientRequest] = {}
         self._results: dict[int, Proposal | Dropped] = {}
 
-    def __bool__(self) -> bool:
+    def ask(self, asked: dict[int, ClientRequest]) -> None:
+        """The rounds of these requests, by session, are asked now; whatever was before is over."""
+        self._asked = asked
+        self._results.clear()
+
+    def waiting(self) -> bool:
         """Whether a round has no result yet."""
         return len(self._results) < len(self._asked)
-
-    def ask(self, session: int, request: ClientRequest) -> None:
-        """The round of a session, this request's, is asked now."""
-        self._asked[session] = request
 
     def settle(self, session: int, result: Proposal | Dropped) -> None:
         """The round of a session has ended; nothing happens if none was asked."""

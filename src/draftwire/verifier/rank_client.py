@@ -9,7 +9,6 @@ from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address
-from draftwire.verifier.inflight import InFlight
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.request import ClientRequest
 from draftwire.wire.identity import ModelIdentity
@@ -85,11 +84,9 @@ class RankClient(RemoteDrafter):
 
     def ask(self, request: ClientRequest, policy: ProposalPolicy, seconds: float) -> None:
         """Begin the next round and send its STEP, for so long at most; then call ``wait``."""
-        self._spoke_at = now = self.clock()
-        self._silence.asked(now)
-        self._rounds = InFlight()
+        now = self.clock()
         try:
-            self._say([(request, policy)], now, now + seconds)
+            self._say([(request, request.asking, policy)], now, now + seconds)
         except BaseException:
             self._interrupted()
             raise

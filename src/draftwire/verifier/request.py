@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from draftwire.errors import ProtocolError
 from draftwire.session.asking import AskingSession
-from draftwire.session.proposal import Dropped, Proposal
+from draftwire.session.awaited import Awaited
+from draftwire.session.proposal import Dropped, Matched, Proposal, Received
 from draftwire.session.staging import ReplySlots
 from draftwire.session.table import Input, advance
 from draftwire.verifier.drafting import Drafted, Miss, MissReason, Traffic
@@ -20,6 +21,8 @@ from draftwire.wire.registry import Outcome
 
 if TYPE_CHECKING:
     from draftwire.verifier.client import DraftClient
+
+_ENDED: Final = Outcome.ENDED  # looked up once
 
 
 class ClientRequest:
@@ -67,9 +70,18 @@ class ClientRequest:
         """Begin the next round and ask for at most ``policy.depth`` drafts after the prefix."""
         return self._client.propose_all([(self, policy)])[0]
 
+    def take(
+        self, received: Received | Matched | Awaited, size: int, now: float
+    ) -> Proposal | Dropped | None:
+        """Take what came for this request, ``size`` bytes; returns as ``AskingSession.take``."""
+        self.traffic.received += size
+        if self._skipped:
+            self._tell()
+        return self._asking.take(received, now)
+
     def drafted(self, result: Proposal | Dropped) -> Drafted:
         """Book how a round that was asked has ended."""
-        asking = self.asking
+        asking = self._asking  # it has asked: no round before is untold
         self.traffic.audit_seconds = asking.audit_seconds
         if isinstance(result, Proposal):
             if asking.round_trip is not None:
@@ -91,8 +103,10 @@ class ClientRequest:
 
     def commit(self, outcome: Outcome, accepted: int, tokens: Sequence[int]) -> None:
         """End the round: ``tokens`` are committed, the first ``accepted`` of them drafts."""
-        token = None if outcome is Outcome.ENDED else tokens[-1]
-        if outcome is Outcome.TARGET_ONLY and self._skipped > len(self._alone) and not accepted:
+        token = None if outcome is _ENDED else tokens[-1]
+        if not self._skipped:
+            self._asking.commit(accepted, outcome, token)
+        elif outcome is Outcome.TARGET_ONLY and self._skipped > len(self._alone) and not accepted:
             self._alone.append(tokens[-1])
         else:
             self.asking.commit(accepted, outcome, token)
@@ -129,21 +143,26 @@ class ClientRequest:
         """
         if isinstance(agreed, Miss):
             return agreed, policy
-        slots = self._client.slots
-        most = None if slots is None else slots.requests
-        asking = self.asking
-        if asking.slot >= min(
-            agreed.max_slots, agreed.max_sessions, agreed.max_slots if most is None else most
-        ):
+        offered, limits = self._offered
+        if agreed is not limits and not self._has_slot(agreed):
             return Miss(MissReason.NO_SLOT), policy
-        room = asking.room()
+        if self._skipped:
+            self._tell()
+        room = self._asking.room()
         if room < 1:
             return Miss(MissReason.CONTEXT_LIMIT), policy
         allowed = policy if policy.depth <= room else replace(policy, depth=room)
-        if allowed is not self._offered[0] or agreed is not self._offered[1]:
+        if allowed is not offered or agreed is not limits:
             try:
                 require_policy(agreed, allowed)
             except ProtocolError as error:
                 return Miss(MissReason.NOT_OFFERED, str(error)), policy
             self._offered = (allowed, agreed)
         return None, allowed
+
+    def _has_slot(self, agreed: Agreed) -> bool:
+        """Whether the slot of this request is one of those of the connection."""
+        slots = self._client.slots
+        most = None if slots is None else slots.requests
+        limits = (agreed.max_slots, agreed.max_sessions, most)
+        return all(limit is None or self._asking.slot < limit for limit in limits)

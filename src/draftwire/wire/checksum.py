@@ -13,7 +13,8 @@ _COPY_BELOW = 4096  # bytes; below this one small copy is cheaper than making a 
 _CHUNK = 1 << 16  # bytes; read-only views are fed through a copy of this size that stays in cache
 
 
-_extend: Final[Callable[[int, bytes], int]] = google_crc32c.extend
+extend: Final[Callable[[int, bytes], int]] = google_crc32c.extend
+"""``crc32c`` with its arguments turned round, for ``bytes`` alone."""
 
 
 @lru_cache(maxsize=64)
@@ -28,16 +29,16 @@ def crc32c(data: bytes | bytearray | memoryview, initial: int = 0) -> int:
     a writable view is lent to it through ctypes; other views go through small copies.
     """
     if isinstance(data, bytes):
-        return _extend(initial, data)
+        return extend(initial, data)
     view = memoryview(data)
     length = view.nbytes
     if length <= _COPY_BELOW:
-        return _extend(initial, view.tobytes())
+        return extend(initial, view.tobytes())
     if not view.readonly:
-        return _extend(initial, _array_type(length).from_buffer(view))
+        return extend(initial, _array_type(length).from_buffer(view))
     if view.format != "B" or view.ndim != 1:
         view = view.cast("B")
     checksum = initial
     for begin in range(0, length, _CHUNK):
-        checksum = _extend(checksum, bytes(view[begin : begin + _CHUNK]))
+        checksum = extend(checksum, bytes(view[begin : begin + _CHUNK]))
     return checksum
