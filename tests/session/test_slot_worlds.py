@@ -31,7 +31,7 @@ CONTENDED = frozenset({"ask", "give up", "accept", "cancel", "open", WHOLE, f"en
 def two_sessions() -> tuple[Explored, frozenset[tuple[SlotState, SlotInput]]]:
     """All that can become of two sessions over two slots; and what was seen to happen to slots."""
     happened: set[tuple[SlotState, SlotInput]] = set()
-    ask, move = Slots.ask, Slots._happened
+    ask, move = Slots.ask, Slots.happened
 
     def asked(self: Slots[Any]) -> Claim | None:
         states = [slot.state for slot in self._slots]
@@ -40,16 +40,16 @@ def two_sessions() -> tuple[Explored, frozenset[tuple[SlotState, SlotInput]]]:
             happened.add((states[claim.number], SlotInput.ASK))
         return claim
 
-    def seen(self: Slots[Any], claim: Claim, what: SlotInput) -> bool:
+    def seen(self: Slots[Any], claim: Claim, what: SlotInput) -> Any:
         state = self._slots[claim.number].state
         moved = move(self, claim, what)
-        if moved:
+        if moved is not None:
             happened.add((state, what))
         return moved
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Slots, "ask", asked)
-        patch.setattr(Slots, "_happened", seen)
+        patch.setattr(Slots, "happened", seen)
         return explore(World()), frozenset(happened)
 
 
@@ -122,22 +122,23 @@ def _after(owner: type, name: str, extra: Callable[[Any], None]) -> Callable[...
 def _free(hold: Hold) -> None:
     assert hold._held is not None
     slots, claim = hold._held
-    slots.release(claim)
+    slots.happened(claim, SlotInput.RELEASE)
 
 
 def _forget(hold: Hold) -> None:
     hold._held, hold._lent = None, ()
 
 
-def _end_without(step: str) -> Callable[[Hold, Callable[..., bool]], None]:
-    def end(self: Hold, how: Callable[..., bool]) -> None:
+def _end_without(step: str) -> Callable[[Hold, SlotInput], None]:
+    def end(self: Hold, how: SlotInput) -> None:
         if self._held is None:
             return
         if step != "withdraw":
             for row in self._lent:
                 row.withdraw()
         if step != "free":
-            how(*self._held)
+            slots, claim = self._held
+            slots.happened(claim, how)
         if step != "forget":
             self._held = None
         self._lent = ()
@@ -190,7 +191,7 @@ def _anywhere(self: Hold) -> Stage:
 def _kept(self: Hold, rows: Sequence[QRow]) -> None:
     assert self._held is not None
     slots, claim = self._held
-    slots.publish(claim)
+    slots.happened(claim, SlotInput.VALIDATE)
 
 
 def _without_memory(self: Flight, reply: Any, received: Any, out: Any = None) -> None:
@@ -214,7 +215,9 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "ready when the reply is there and its end is not": (
         Hold,
         "arrive",
-        _after(Hold, "arrive", lambda hold: hold._held[0].publish(hold._held[1])),
+        _after(
+            Hold, "arrive", lambda hold: hold._held[0].happened(hold._held[1], SlotInput.VALIDATE)
+        ),
     ),
     "ready before it was audited": (Taking, "_audit_draws", lambda self, flight: None),
     "a COMPLETE for another reply is as good": (Flight, "check_whole", lambda self, complete: None),

@@ -89,7 +89,7 @@ class World:
 
     def arrive(self, index: int, round: Round) -> None:
         """The network delivers the reply of a round, which may be over for long."""
-        buffer = self.slots.arrive(round.claim)
+        buffer = self.slots.happened(round.claim, SlotInput.ARRIVE)
         must((buffer is None) is (round.over or round.arrived), "a wrong place to write")
         if buffer is not None:
             must(buffer is self.buffer(round), "another slot's buffer")
@@ -98,18 +98,19 @@ class World:
 
     def publish(self, index: int, round: Round) -> None:
         """The reply was checked and holds; who says so though nothing came must be refused."""
-        published = self.slots.publish(round.claim)
+        published = self.slots.happened(round.claim, SlotInput.VALIDATE) is not None
         expected = round.arrived and not round.validated and not round.over
         must(published is expected, "published at another time than when it was validated")
         round.validated |= published
 
     def release(self, index: int, round: Round) -> None:
-        released = self.slots.release(round.claim)
+        released = self.slots.happened(round.claim, SlotInput.RELEASE) is not None
         must(released is (round.validated and not round.over), "released by nobody, or not at all")
         round.over |= released
 
     def give_up(self, index: int, round: Round) -> None:
-        must(self.slots.give_up(round.claim) is not round.over, "given up late, or not at all")
+        given_up = self.slots.happened(round.claim, SlotInput.GIVE_UP) is not None
+        must(given_up is not round.over, "given up late, or not at all")
         round.over = True
 
     def check(self) -> None:
@@ -141,7 +142,7 @@ def test_every_interleaving_of_two_slots_keeps_every_invariant() -> None:
     assert explore() > 400
 
 
-RIGHT = Slots._happened
+RIGHT = Slots.happened
 
 
 def with_transition(state: SlotState, happened: SlotInput, following: SlotState) -> object:
@@ -150,20 +151,19 @@ def with_transition(state: SlotState, happened: SlotInput, following: SlotState)
     return table
 
 
-def no_tenure_check(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> bool:
+def no_tenure_check(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> list[int] | None:
     return RIGHT(self, claim._replace(tenure=self._slots[claim.number].tenure), happened)
 
 
-def no_new_tenure(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> bool:
+def no_new_tenure(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> list[int] | None:
     moved = RIGHT(self, claim, happened)
     self._slots[claim.number].tenure = 1
     return moved
 
 
-def arrives_whatever(self: Slots[list[int]], claim: Claim) -> list[int]:
-    slot = self._slots[claim.number]
-    self._happened(claim, SlotInput.ARRIVE)
-    return slot.buffer
+def arrives_whatever(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> list[int] | None:
+    buffer = RIGHT(self, claim, happened)
+    return self._slots[claim.number].buffer if happened is SlotInput.ARRIVE else buffer
 
 
 S, IN = SlotState, SlotInput
@@ -186,10 +186,10 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "given to another before its consumer is done": lambda patch: patch.setattr(
         slots, "SLOT_TRANSITIONS", with_transition(S.READY, IN.ASK, S.ASKED)
     ),
-    "no tenure is checked": lambda patch: patch.setattr(Slots, "_happened", no_tenure_check),
-    "no tenure ever ends": lambda patch: patch.setattr(Slots, "_happened", no_new_tenure),
+    "no tenure is checked": lambda patch: patch.setattr(Slots, "happened", no_tenure_check),
+    "no tenure ever ends": lambda patch: patch.setattr(Slots, "happened", no_new_tenure),
     "a reply arrives whatever its claim": lambda patch: patch.setattr(
-        Slots, "arrive", arrives_whatever
+        Slots, "happened", arrives_whatever
     ),
     "a slot that was given up is never free again": lambda patch: patch.setattr(
         slots, "SLOT_TRANSITIONS", with_transition(S.ASKED, IN.GIVE_UP, S.ARRIVING)

@@ -65,10 +65,6 @@ SLOT_TRANSITIONS: Final[dict[SlotState, dict[SlotInput, SlotState]]] = {
 # Looked up once: a member of an enumeration costs several times what a global does.
 _FREE: Final = SlotState.FREE
 _ASK: Final = SlotInput.ASK
-_ARRIVE: Final = SlotInput.ARRIVE
-_VALIDATE: Final = SlotInput.VALIDATE
-_RELEASE: Final = SlotInput.RELEASE
-_GIVE_UP: Final = SlotInput.GIVE_UP
 
 
 class Claim(NamedTuple):
@@ -88,8 +84,7 @@ class _Slot(Generic[Buffer]):
 class Slots(Generic[Buffer]):
     """A fixed number of slots with a buffer each; none is made later, and none is lost.
 
-    What a claim may not do, because it is over or because it is not its turn, does nothing and
-    returns None or False.
+    What a claim may not do, because it is over or because it is not its turn, does nothing.
     """
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:
@@ -114,29 +109,12 @@ class Slots(Generic[Buffer]):
                 return Claim(number, slot.tenure)
         return None
 
-    def arrive(self, claim: Claim) -> Buffer | None:
-        """Return where the reply goes; None = the claim may write nothing there."""
-        if self._happened(claim, _ARRIVE):
-            return self._slots[claim.number].buffer
-        return None
-
-    def publish(self, claim: Claim) -> bool:
-        """The whole reply has arrived and is valid: its consumer may read it from now on."""
-        return self._happened(claim, _VALIDATE)
-
-    def release(self, claim: Claim) -> bool:
-        """The consumer is done; nothing of the claim is read any more."""
-        return self._happened(claim, _RELEASE)
-
-    def give_up(self, claim: Claim) -> bool:
-        """The round is given up; nothing of the claim is written or read any more."""
-        return self._happened(claim, _GIVE_UP)
-
-    def _happened(self, claim: Claim, happened: SlotInput) -> bool:
+    def happened(self, claim: Claim, what: SlotInput) -> Buffer | None:
+        """Move the slot of a claim on, and return its buffer; None = the claim may not do that."""
         slot = self._slots[claim.number]
-        following = SLOT_TRANSITIONS[slot.state].get(happened)
+        following = SLOT_TRANSITIONS[slot.state].get(what)
         if following is None or slot.tenure != claim.tenure:
-            return False
+            return None
         slot.tenure += following is _FREE  # before anybody can be given the slot
         slot.state = following
-        return True
+        return slot.buffer

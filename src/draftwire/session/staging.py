@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
 from draftwire.kernels.rows import QRow
-from draftwire.session.slots import Claim, Slots
+from draftwire.session.slots import Claim, SlotInput, Slots
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.registry import LayoutSet
 
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _COUNT_BYTES: Final = 4
+
+# Looked up once: a member of an enumeration costs several times what a global does.
+_ARRIVE: Final = SlotInput.ARRIVE
+_VALIDATE: Final = SlotInput.VALIDATE
+_RELEASE: Final = SlotInput.RELEASE
+_GIVE_UP: Final = SlotInput.GIVE_UP
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,8 @@ class Hold:
 
     def arrive(self) -> Stage:
         """Return the memory of the slot, where the reply is now; ProtocolError if it may not be."""
-        stage = None if self._held is None else self._held[0].arrive(self._held[1])
+        held = self._held
+        stage = None if held is None else held[0].happened(held[1], _ARRIVE)
         if stage is None:
             raise _another()
         return stage
@@ -149,25 +156,27 @@ class Hold:
 
         rows: those of its rows that lie in the slot.
         """
-        if self._held is None or not self._held[0].publish(self._held[1]):
+        held = self._held
+        if held is None or held[0].happened(held[1], _VALIDATE) is None:
             raise _another()
-        if self._held[0].staged:
+        if held[0].staged:
             self._lent = rows
 
     def give_up(self) -> None:
         """The round is over without a proposal, or without one that is used."""
-        self._end(Slots.give_up)
+        self._end(_GIVE_UP)
 
     def release(self) -> None:
         """The consumer of the proposal is done."""
-        self._end(Slots.release)
+        self._end(_RELEASE)
 
-    def _end(self, how: Callable[[ReplySlots, Claim], bool]) -> None:
-        if self._held is None:
+    def _end(self, how: SlotInput) -> None:
+        held = self._held
+        if held is None:
             return
         for row in self._lent:  # before the slot is another round's
             row.withdraw()
-        how(*self._held)
+        held[0].happened(held[1], how)
         self._held, self._lent = None, ()
 
 

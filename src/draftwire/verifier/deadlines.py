@@ -90,8 +90,8 @@ class Deadline:
     ) -> None:
         """Take what became of rounds that were asked together, and when their proposals came.
 
-        A fixed deadline learns nothing. A loss for another reason than time says nothing about time, and neither does a miss where
-        the caller had less than the deadline to give (cut).
+        A loss for another reason than time says nothing about time, and neither does a miss where
+        the caller had less than the deadline to give (cut). A fixed deadline learns nothing.
         """
         if self.fixed is not None:
             return

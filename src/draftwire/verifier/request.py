@@ -38,7 +38,8 @@ class ClientRequest:
         self._unshared = False  # an id outside the drafter's vocabulary is committed
         self._open = True
         # What was last found to fit: neither changes once it is made.
-        self._offered: tuple[ProposalPolicy | None, Agreed | None] = (None, None)
+        self._offered: ProposalPolicy | None = None
+        self._limits: Agreed | None = None
         # Rounds that were skipped, and the token of each that is over: the session is told of all
         # of them at once, when it is next needed, so that a round that asks for nothing costs next
         # to nothing.
@@ -141,23 +142,23 @@ class ClientRequest:
 
         agreed: with the drafter, or why nothing is.
         """
-        if isinstance(agreed, Miss):
-            return agreed, policy
-        offered, limits = self._offered
-        if agreed is not limits and not self._has_slot(agreed):
-            return Miss(MissReason.NO_SLOT), policy
         if self._skipped:
             self._tell()
         room = self._asking.room()
+        if policy is self._offered and agreed is self._limits and policy.depth <= room:
+            return None, policy
+        if isinstance(agreed, Miss):
+            return agreed, policy
+        if not self._has_slot(agreed):
+            return Miss(MissReason.NO_SLOT), policy
         if room < 1:
             return Miss(MissReason.CONTEXT_LIMIT), policy
         allowed = policy if policy.depth <= room else replace(policy, depth=room)
-        if allowed is not offered or agreed is not limits:
-            try:
-                require_policy(agreed, allowed)
-            except ProtocolError as error:
-                return Miss(MissReason.NOT_OFFERED, str(error)), policy
-            self._offered = (allowed, agreed)
+        try:
+            require_policy(agreed, allowed)
+        except ProtocolError as error:
+            return Miss(MissReason.NOT_OFFERED, str(error)), policy
+        self._offered, self._limits = allowed, agreed
         return None, allowed
 
     def _has_slot(self, agreed: Agreed) -> bool:
