@@ -62,7 +62,7 @@ class Caller:
 
     def agree(self) -> bool:
         """Say HELLO, if that has not been said, and wait for its answer."""
-        if not self.link.sent.total():
+        if not any(self.link.sent.values()):
             self.greet()
         while self.link.agreed is None:
             count = self.socket.recv_into(self.link.buffer())

@@ -139,18 +139,18 @@ class AskingSession(Taking):
                 f"{committed} tokens and {policy.depth} drafts do not fit into the drafter's"
                 f" context of {agreed.max_context}"
             )
-        held = self._held
-        opening = held.length is None
+        held = self._held.length
         following = advance(self.state, Input.OPENING if self.state is _IDLE else _STEP)
         self._hold.take()
-        if opening and self.round:
+        if held is None and self.round:
             # Nothing that the drafter may still hold is built upon: a new generation.
             following = advance(advance(self.state, Input.RESET), Input.OPENING)
             self.generation, self.round, self._last = self.generation + 1, 0, None
         self.state = following
         self.round += 1
         rider = self._last or NO_RIDER
-        base = held.base(rider)
+        # A rider that accepts drafts is of the round whose proposal has shown what is held.
+        base = 0 if held is None else held + rider.accepted
         step = Step(
             session=self.session,
             slot=self.slot,
@@ -167,8 +167,8 @@ class AskingSession(Taking):
             hidden_rows=hidden_rows,
             hidden=hidden,
         )
-        if opening:
-            held.opening(self.generation)
+        if held is None:
+            self._held.opening(self.generation)
         self._flight = self._flight_of(step, agreed.vocab_size, asked_at=now, deadline=deadline)
         self._last = None
         return step

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from draftwire.wire.messages import CommitRider
-
 _MOST_ALIVE: Final = 16  # openings in a row that were lost, and are still cancelled by name
 
 
@@ -39,10 +37,3 @@ class Held:
         ended, self.generations = self.generations, []
         self.lose()
         return ended
-
-    def base(self, rider: CommitRider) -> int:
-        """Return the first position that it may lack, once it has read the rider."""
-        if self.length is None:
-            return 0
-        # A rider that accepts drafts is of the round whose proposal has shown the length.
-        return self.length + rider.accepted

@@ -9,7 +9,6 @@ the link; what only concerns a session is the session's business and leaves it u
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -22,6 +21,7 @@ from draftwire.session.handshake import Handshake
 from draftwire.session.proposal import Matched, Parts, Received
 from draftwire.session.recognition import Recognition, Whole
 from draftwire.session.sealing import Sealer
+from draftwire.tally import zeros
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.answer import Expected
@@ -162,8 +162,8 @@ class Link:
         self.agreed: Agreed | None = None
         self.theirs: Hello | None = None
         self.heard_at = now
-        self.sent: Counter[MessageType] = Counter()
-        self.received: Counter[MessageType] = Counter()
+        self.sent = zeros(MessageType)
+        self.received = zeros(MessageType)
         self.frames = 0
         self._mine = mine
         self._version = agreement.version_of(mine.layouts)
