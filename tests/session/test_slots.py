@@ -152,7 +152,7 @@ def with_transition(state: SlotState, happened: SlotInput, following: SlotState)
 
 
 def no_tenure_check(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> list[int] | None:
-    return RIGHT(self, claim._replace(tenure=self._slots[claim.number].tenure), happened)
+    return RIGHT(self, replace(claim, tenure=self._slots[claim.number].tenure), happened)
 
 
 def no_new_tenure(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> list[int] | None:

@@ -40,9 +40,11 @@ class Awaited:
         self.bytes = frames.bytes
         self.tokens: tuple[int, ...] = ()
         self.rows: Sequence[QRow] = ()
-        self._frames = frames
+        self._reply, self._complete = frames.reply, frames.complete
+        self._complete_at = HEADER_BYTES + frames.payload_bytes + TRAILER_BYTES
         self._first = step.first_position
         self._rows = SparseRows.room(vocab_size, step.policy.depth, step.policy.support)
+        self._drawn = self._rows.block[:, 1]
         self._words = words
 
     def read(self, store: memoryview, words: NDArray[np.int32], begin: int) -> bool:
@@ -50,9 +52,7 @@ class Awaited:
 
         words: the same memory; begin: a multiple of 4. So many bytes are there.
         """
-        frames = self._frames
-        reply, complete = frames.reply, frames.complete
-        last = begin + HEADER_BYTES + frames.payload_bytes + TRAILER_BYTES
+        reply, complete, last = self._reply, self._complete, begin + self._complete_at
         if store[begin : begin + len(reply)].tobytes() != reply:
             return False
         if store[last : last + len(complete)].tobytes() != complete:
@@ -61,7 +61,7 @@ class Awaited:
         if not read_answer(words, begin // 4, self._first, rows.vocab_size, rows.block):
             return False
         rows.length = len(rows.block)
-        self.tokens, self.rows = tuple(rows.block[:, 1].tolist()), rows
+        self.tokens, self.rows = tuple(self._drawn.tolist()), rows
         return True
 
     def audit(self) -> int:

@@ -16,7 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
+
+from draftwire.wire.values import quickly_made
 
 Buffer = TypeVar("Buffer")
 
@@ -67,7 +69,9 @@ _FREE: Final = SlotState.FREE
 _ASK: Final = SlotInput.ASK
 
 
-class Claim(NamedTuple):
+@quickly_made
+@dataclass(frozen=True, slots=True)
+class Claim:
     """Who may use a slot: the round that it was given to under this tenure."""
 
     number: int

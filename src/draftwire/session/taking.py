@@ -187,7 +187,7 @@ class Taking:
             self._audit_draws(flight)
         self._hold.publish(flight.rows if flight.step.policy.layout is _DENSE else ())
         self.state = advance(self.state, _COMPLETE)
-        self._held.shown(self.generation, self.round, len(self._prefix))
+        self._held.shown(self.generation, self.round, flight.step.anchor + 1)
         self.round_trip = now - flight.asked_at
         self._flight, self._proposal = None, flight.proposal()
         return self._proposal
