@@ -15,8 +15,9 @@ from draftwire.drafter.engine import DraftEngine
 from draftwire.drafter.propose import DraftJob, ProposalSource
 from draftwire.exact.words import ProposalWords
 from draftwire.kernels import cpu
-from draftwire.kernels.rows import QRow
-from draftwire.kernels.words import first_words
+from draftwire.kernels.answers import drawn
+from draftwire.kernels.rows import QRow, SparseRows
+from draftwire.kernels.words import proposal_words
 from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Adaptation, Layout, Status
@@ -62,20 +63,26 @@ class PreparedEngine:
 
 
 class PreparedProposals:
-    """Draws every job's tokens from rows of counts that are there; stands in for ``propose``."""
+    """Draws every job's tokens from rows of counts that are there; stands in for ``propose``.
+
+    Sparse rows lie in one piece, as those of ``propose`` do, and are drawn from in one call: unlike
+    those of a model they do not wait for one another's tokens.
+    """
 
     def __init__(
         self, logits: NDArray[np.float32], policies: Mapping[Layout, ProposalPolicy]
     ) -> None:
         """Quantise the rows of each layout once; logits: (rows, V), the depth or more of them."""
         self._rows: dict[Layout, list[QRow]] = {}
-        self._drafts: dict[Layout, Draft] = {}  # whose rows lie as those of ``propose``
+        self._pieces: dict[Layout, SparseRows] = {}
         for layout, policy in policies.items():
-            rows = [cpu.quantise(row, policy) for row in logits]
-            self._rows[layout] = rows
-            self._drafts[layout] = draft = Draft.under(policy, logits.shape[1])
-            for row in rows[: policy.depth]:
-                draft.rows.append(row)
+            self._rows[layout] = [cpu.quantise(row, policy) for row in logits[: policy.depth]]
+            if layout is Layout.SPARSE:
+                self._pieces[layout] = piece = SparseRows.room(
+                    logits.shape[1], policy.depth, policy.support
+                )
+                for row in self._rows[layout]:
+                    piece.append(row)
 
     def __call__(
         self,
@@ -86,12 +93,15 @@ class PreparedProposals:
         """Draw with the real words, which the verifier audits."""
         drafts: list[Draft | Status] = []
         for job in jobs:
-            depth = job.policy.depth
-            words = first_words(
-                job.proposal_key, job.generation, job.round, job.first_position, depth
-            )
-            rows, whole = self._rows[job.policy.layout], self._drafts[job.policy.layout].rows
-            tokens = [cpu.draw(row, word) for row, word in zip(rows, words, strict=False)]
-            drafts.append(Draft(tokens, whole if depth == len(whole) else rows[:depth]))
+            policy, first = job.policy, job.first_position
+            depth = policy.depth
+            words = proposal_words(job.proposal_key, job.generation, job.round, first, depth)
+            piece = self._pieces.get(policy.layout)
+            if piece is not None and piece.length == depth:
+                drafts.append(Draft(drawn(piece.block, words).tolist(), piece))
+            else:
+                rows = self._rows[policy.layout][:depth]
+                tokens = [cpu.draw(row, int(word)) for row, word in zip(rows, words, strict=True)]
+                drafts.append(Draft(tokens, rows))
             job.context.length += len(job.feed) + depth - 1
         return drafts

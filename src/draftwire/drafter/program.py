@@ -234,7 +234,9 @@ class DrafterProgram(Generic[Context]):
         Beside it a piece of a long prefix may be fed, whose task waits on. Sessions in which
         nothing was asked for their lease end first. Call ``book`` once the answers are sent.
         """
-        self._lapse()
+        began = self._clock()
+        if began >= self._lapse_at:
+            self._lapse(began)
         batch, piece = self._turns.take(self.config.max_batch)
         batch = [each for each in batch if self._wanted(*each)]
         if piece is not None and not self._wanted(*piece):
@@ -242,7 +244,6 @@ class DrafterProgram(Generic[Context]):
             piece = None
         answered: list[Connection[Context]] = []
         if batch or piece is not None:
-            began = self._clock()
             self._drawing = size = len(batch)
             drafts = self._drafts(batch, piece)
             self._drawing = 0
@@ -277,14 +278,11 @@ class DrafterProgram(Generic[Context]):
         text = f"{sessions} session{'' if sessions == 1 else 's'} in which nothing is asked {verb}"
         tell(_LOG, logging.INFO, "sessions_lapsed", text, why=why.value, sessions=sessions)
 
-    def _lapse(self) -> None:
-        """End silent sessions; looks no more often than a lease can tell apart.
+    def _lapse(self, now: float) -> None:
+        """End silent sessions; called no more often than a lease can tell apart.
 
         A little later than the lease: a connection on which nothing at all is said ends first.
         """
-        now = self._clock()
-        if now < self._lapse_at:
-            return
         lease = self.config.peer.lease_seconds
         self._lapse_at = now + lease / _LOOKS_A_LEASE
         for connection in tuple(self.connections):

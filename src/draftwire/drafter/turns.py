@@ -72,7 +72,8 @@ class Turns(Generic[Owner]):
             (task,) = tasks.values()
             if self._cost(owner, task) <= self._tokens:
                 self._circle.clear()
-                return self._taken([(owner, task)], None)
+                self._waiting = 0
+                return [(owner, task)], None
         batch: list[Turn[Owner]] = []
         piece: Turn[Owner] | None = None
         share = max(self._tokens // max(min(len(self._circle), most), 1), 1)

@@ -149,6 +149,22 @@ def read_answer(
 
 
 @compiled
+def drawn(lines: NDArray[np.int32], words: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The tokens that words draw from rows which do not wait for one another (A16).
+
+    As in ``misdrawn``; a row that is no distribution may have a token outside of its entries.
+    """
+    support = lines.shape[1] - LINE_HEAD >> 1
+    tokens = np.empty(len(words), np.int32)
+    for row in range(len(words)):
+        line = lines[row]
+        begin = LINE_HEAD + support
+        at = first_above(line[begin : begin + line[0]], words[row])
+        tokens[row] = line[LINE_HEAD + max(at, 0)]
+    return tokens
+
+
+@compiled
 def misdrawn(lines: NDArray[np.int32], words: NDArray[np.int64]) -> int:
     """The first row whose token is not the one that its word draws (A22), -1 if there is none.
 
@@ -176,6 +192,8 @@ def prepare(row: QRow, token: int, support: int) -> None:
     lines = np.empty((1, LINE_HEAD + 2 * support), np.int32)
     read = read_answer(store, 0, 1, row.vocab_size, lines)
     assert read
-    misdrawn(lines, np.zeros(1, np.int64))
+    words_of_zero = np.zeros(1, np.int64)
+    drawn(lines, words_of_zero)
+    misdrawn(lines, words_of_zero)
     begin, end = 4 * REPLY_WORDS, 4 * (REPLY_WORDS + ROW_HEAD_WORDS + 2 * support)
     read_packed(PackedRows(bytes(written[begin:end]), 8 * support), 1, row.vocab_size)
