@@ -15,7 +15,7 @@ from draftwire.drafter.engine import DraftEngine
 from draftwire.drafter.propose import DraftJob, ProposalSource
 from draftwire.exact.words import ProposalWords
 from draftwire.kernels import cpu
-from draftwire.kernels.answers import drawn
+from draftwire.kernels.answers import draw_all
 from draftwire.kernels.rows import QRow, SparseRows
 from draftwire.kernels.words import proposal_words
 from draftwire.session.answers import Draft
@@ -98,7 +98,9 @@ class PreparedProposals:
             words = proposal_words(job.proposal_key, job.generation, job.round, first, depth)
             piece = self._pieces.get(policy.layout)
             if piece is not None and piece.length == depth:
-                drafts.append(Draft(drawn(piece.block, words).tolist(), piece))
+                drawn = np.empty(depth, np.int32)
+                draw_all(piece.block, words, drawn)
+                drafts.append(Draft(drawn.tolist(), piece))
             else:
                 rows = self._rows[policy.layout][:depth]
                 tokens = [cpu.draw(row, int(word)) for row, word in zip(rows, words, strict=True)]

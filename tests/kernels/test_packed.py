@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from draftwire.exact.counts import TICKETS, Counts
-from draftwire.kernels.answers import (
-    ANSWER_WORDS,
-    COMPLETE_WORDS,
-    REPLY_WORDS,
-    write_answer,
-)
-from draftwire.kernels.packed import ROW_HEAD_WORDS, checksum_of
+from draftwire.kernels.answers import write_answer
+from draftwire.kernels.packed import checksum_of
 from draftwire.kernels.rows import QRow, SparseRows
-from draftwire.wire.answer import Outline
+from draftwire.wire.answer import laid_out, whole_of
 from draftwire.wire.checksum import crc32c
+from draftwire.wire.messages import CommitRider, ProposalPolicy, Step
+from draftwire.wire.registry import Layout, Outcome
 
 V = 11
+STEP = Step(
+    session=1,
+    slot=0,
+    generation=1,
+    round=1,
+    anchor=0,
+    policy=ProposalPolicy(Layout.SPARSE, 1, 1.0, support=1),
+    commit=CommitRider(0, 0, Outcome.NONE),
+    context_version=0,
+    proposal_key=0,
+    prefix_digest=bytes(16),
+    base=0,
+    tokens=(0,),
+)
 HALVES = QRow.of_counts(Counts(V, TICKETS, (2, 4), (TICKETS // 2, TICKETS // 2)), dense=False)
 POINT = QRow.of_counts(Counts(V, TICKETS, (7,), (TICKETS,)), dense=False)
 
@@ -34,10 +47,13 @@ def test_the_checksum_of_words_is_that_of_their_bytes() -> None:
 
 def written(
     rows: list[QRow], tokens: list[int], first_position: int, support: int
-) -> memoryview | None:
-    size = 4 * (ANSWER_WORDS + len(rows) * (ROW_HEAD_WORDS + 2 * support))
-    frames = Outline(bytes(4 * REPLY_WORDS), bytes(4 * COMPLETE_WORDS), 0, size)
-    return write_answer(rows, tokens, first_position, support, frames)
+) -> bytearray | None:
+    policy = ProposalPolicy(Layout.SPARSE, max(len(rows), 1), 1.0, support=support)
+    step = replace(STEP, policy=policy, anchor=first_position - 1)
+    frames = laid_out(step, whole_of(V), tokens)
+    if frames is None or not write_answer(rows, first_position, support, frames):
+        return None
+    return frames
 
 
 def test_rows_are_made_when_they_are_asked_for() -> None:

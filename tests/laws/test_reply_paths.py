@@ -30,10 +30,10 @@ from draftwire.session import answers
 from draftwire.session.asking import AskingSession
 from draftwire.session.awaited import Awaited
 from draftwire.session.link import AgreedEvent, Link
-from draftwire.session.proposal import Dropped, Proposal, Received
+from draftwire.session.proposal import NO_RIDER, Dropped, Proposal, Received
 from draftwire.verifier.hello import verifier_hello
-from draftwire.wire.answer import Outline
-from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.answer import laid_out, whole_of
+from draftwire.wire.messages import ProposalPolicy, Step
 from draftwire.wire.registry import TICKETS, Layout, LayoutSet, WireVersion
 from fuzz.pieces import cut
 from tools.vectors.form import binary32
@@ -284,8 +284,9 @@ def sending(lines: Lines) -> Lines:
 def test_a_path_that_depends_on_a_draw_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = answers.write_answer
 
-    def slow_after_zero(rows: Any, tokens: Any, *others: Any) -> Any:
-        return None if tokens[0] == 0 else quick(rows, tokens, *others)
+    def slow_after_zero(rows: Any, first: Any, support: Any, frames: bytearray) -> bool:
+        token = int.from_bytes(frames[84:88], "little")
+        return token != 0 and quick(rows, first, support, frames)
 
     monkeypatch.setattr(answers, "write_answer", slow_after_zero)
     shape, ids = SHAPES["sparse, packed"], (0, 2, 4)
@@ -388,11 +389,13 @@ def test_writing_and_checking_run_the_same_lines_for_every_token_of_a_row() -> N
 def test_a_whole_answer_is_read_and_audited_by_the_same_lines_for_every_token() -> None:
     half, rest = TICKETS // 2, TICKETS // 4
     row = QRow(5, np.array([1, 3, 4], np.int32), np.array([half, rest, rest], np.int32))
-    frames = Outline(bytes(80), bytes(64), 0, 4 * (kernel_answers.ANSWER_WORDS + 2 * (4 + 2 * 4)))
+    policy = ProposalPolicy(Layout.SPARSE, 2, 1.0, support=4)
+    step = Step(1, 0, 1, 1, 6, policy, NO_RIDER, 0, 0, bytes(16), 0, (0,) * 7)
     seen: list[Lines] = []
     for tokens in product((1, 3, 4), repeat=2):
-        answer = kernel_answers.write_answer([row, row], tokens, 7, 4, frames)
+        answer = laid_out(step, whole_of(5), tokens)
         assert answer is not None
+        assert kernel_answers.write_answer([row, row], 7, 4, answer)
         words, lines = np.frombuffer(answer, np.int32), np.empty((2, 2 + 2 * 4), np.int32)
         right, reading = lines_of(kernel_answers.read_answer, words, 0, 7, 5, lines)
         assert right

@@ -7,9 +7,7 @@ Words are int32, as hosts and the wire are little-endian.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,13 +22,15 @@ from draftwire.kernels.packed import (
     write_row,
 )
 from draftwire.kernels.rows import LINE_HEAD, QRow, SparseRows
-from draftwire.wire.answer import HEAD_BYTES, Outline
-from draftwire.wire.registry import HEADER_BYTES, MessageType
+from draftwire.wire.answer import HEAD_BYTES, laid_out, whole_of
+from draftwire.wire.messages import CommitRider, ProposalPolicy, Step
+from draftwire.wire.registry import HEADER_BYTES, Layout, MessageType, Outcome
 from draftwire.wire.rows import PackedRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+MAX_INT32: Final = (1 << 31) - 1
 _HEADER: Final = HEADER_BYTES // 4
 REPLY_WORDS: Final = _HEADER + HEAD_BYTES[MessageType.REPLY] // 4
 """Words of REPLY before its rows."""
@@ -42,39 +42,22 @@ COMPLETE's is behind it."""
 
 
 def write_answer(
-    rows: Sequence[QRow],
-    tokens: Sequence[int],
-    first_position: int,
-    support: int,
-    outline: Outline,
-) -> memoryview | None:
-    """Return both frames in new memory; None where a row is dense, too wide or no distribution.
+    rows: Sequence[QRow], first_position: int, support: int, frames: bytearray
+) -> bool:
+    """Write what is not known of both frames; False where a row is dense, too wide or wrong.
 
-    outline: of an answer of so many rows with ``support`` entries.
+    frames: laid out for so many rows of ``support`` entries, with their tokens; they mean nothing
+    where this is False.
     """
     depth = len(rows)
-    if not 0 < depth == len(tokens) or (first_position + depth) >> 31:
-        return None
+    if not depth or len(frames) != 4 * (ANSWER_WORDS + depth * (ROW_HEAD_WORDS + 2 * support)):
+        return False
     if not isinstance(rows, SparseRows) or rows.block.shape != (depth, LINE_HEAD + 2 * support):
         gathered = _gathered(rows, support)
         if gathered is None:
-            return None
+            return False
         rows = gathered
-    vocab_size = rows.vocab_size
-    if min(tokens) < 0 or max(tokens) >= vocab_size:
-        return None
-    drawn, out = np.empty(depth, np.int32), np.empty(outline.bytes // 4, np.int32)
-    _tokens(depth).pack_into(drawn.data, 0, *tokens)
-    answer = out.data.cast("B")
-    last = 4 * (REPLY_WORDS + depth * (ROW_HEAD_WORDS + 2 * support) + 1)
-    answer[: len(outline.reply)] = outline.reply
-    answer[last : last + len(outline.complete)] = outline.complete
-    return answer if _write(rows.block, drawn, first_position, vocab_size, out) else None
-
-
-@lru_cache(maxsize=64)
-def _tokens(depth: int) -> struct.Struct:
-    return struct.Struct(f"{depth}i")
+    return _write(rows.block, first_position, rows.vocab_size, np.frombuffer(frames, np.int32))
 
 
 def _gathered(rows: Sequence[QRow], support: int) -> SparseRows | None:
@@ -90,13 +73,9 @@ def _gathered(rows: Sequence[QRow], support: int) -> SparseRows | None:
 
 @compiled
 def _write(
-    lines: NDArray[np.int32],
-    tokens: NDArray[np.int32],
-    first_position: int,
-    vocab_size: int,
-    out: NDArray[np.int32],
+    lines: NDArray[np.int32], first_position: int, vocab_size: int, out: NDArray[np.int32]
 ) -> bool:
-    """Write rows and checksums behind both outlines; False if a row is no distribution.
+    """Write rows and checksums beside what is known; False if a row is no distribution.
 
     lines: of :class:`~draftwire.kernels.rows.SparseRows`, whose tokens are not looked at.
     """
@@ -104,10 +83,12 @@ def _write(
     values = out.view(np.float32)
     end = REPLY_WORDS
     for row in range(len(lines)):
-        line, position = lines[row], first_position + row
+        line, position, token = lines[row], first_position + row, out[end + 1]
+        if not 0 <= token < vocab_size or position >= MAX_INT32:
+            return False
         ids = line[LINE_HEAD : LINE_HEAD + line[0]]
         counts = line[LINE_HEAD + support : LINE_HEAD + support + line[0]]
-        if not write_row(ids, counts, tokens[row], position, vocab_size, support, out, values, end):
+        if not write_row(ids, counts, token, position, vocab_size, support, out, values, end):
             return False
         end += ROW_HEAD_WORDS + 2 * support
     checksum = np.int32(np.uint32(checksum_of(out[_HEADER:end])))
@@ -149,19 +130,17 @@ def read_answer(
 
 
 @compiled
-def drawn(lines: NDArray[np.int32], words: NDArray[np.int64]) -> NDArray[np.int32]:
+def draw_all(lines: NDArray[np.int32], words: NDArray[np.int64], tokens: NDArray[np.int32]) -> None:
     """The tokens that words draw from rows which do not wait for one another (A16).
 
-    As in ``misdrawn``; a row that is no distribution may have a token outside of its entries.
+    As in ``misdrawn``, into ``tokens``; one of a row that is no distribution means nothing.
     """
     support = lines.shape[1] - LINE_HEAD >> 1
-    tokens = np.empty(len(words), np.int32)
     for row in range(len(words)):
         line = lines[row]
         begin = LINE_HEAD + support
         at = first_above(line[begin : begin + line[0]], words[row])
         tokens[row] = line[LINE_HEAD + max(at, 0)]
-    return tokens
 
 
 @compiled
@@ -184,16 +163,18 @@ def misdrawn(lines: NDArray[np.int32], words: NDArray[np.int64]) -> int:
 
 def prepare(row: QRow, token: int, support: int) -> None:
     """Compile what is here, or load it from its cache. row: sparse, and gives ``token`` tickets."""
-    words = ANSWER_WORDS + ROW_HEAD_WORDS + 2 * support
-    frames = Outline(bytes(4 * REPLY_WORDS), bytes(4 * COMPLETE_WORDS), 0, 4 * words)
-    written = write_answer([row], [token], 1, support, frames)
-    assert written is not None
-    store = np.frombuffer(bytearray(written), np.int32)
+    policy = ProposalPolicy(Layout.SPARSE, 1, 1.0, support=support)
+    step = Step(1, 0, 1, 1, 0, policy, CommitRider(0, 0, Outcome.NONE), 0, 0, bytes(16), 0, (0,))
+    frames = laid_out(step, whole_of(row.vocab_size), (token,))
+    assert frames is not None
+    written = write_answer([row], 1, support, frames)
+    assert written
+    store = np.frombuffer(frames, np.int32)
     lines = np.empty((1, LINE_HEAD + 2 * support), np.int32)
     read = read_answer(store, 0, 1, row.vocab_size, lines)
     assert read
-    words_of_zero = np.zeros(1, np.int64)
-    drawn(lines, words_of_zero)
-    misdrawn(lines, words_of_zero)
+    words = np.zeros(1, np.int64)
+    draw_all(lines, words, np.empty(1, np.int32))
+    misdrawn(lines, words)
     begin, end = 4 * REPLY_WORDS, 4 * (REPLY_WORDS + ROW_HEAD_WORDS + 2 * support)
-    read_packed(PackedRows(bytes(written[begin:end]), 8 * support), 1, row.vocab_size)
+    read_packed(PackedRows(bytes(frames[begin:end]), 8 * support), 1, row.vocab_size)

@@ -6,6 +6,8 @@ comparison holds every fixed field of an answer against what was asked.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -22,12 +24,15 @@ from draftwire.wire.registry import (
     Status,
     WireVersion,
 )
+from draftwire.wire.rows import ROW_HEAD_BYTES
 from draftwire.wire.values import quickly_made
 
 _DENSE: Final = Layout.DENSE
 _OK: Final = Status.OK
 _REPLY: Final = PAYLOAD_TABLES[MessageType.REPLY]
 _COMPLETE: Final = PAYLOAD_TABLES[MessageType.COMPLETE]
+_REPLY_FRAME: Final = _REPLY.behind(HEADER_BYTES)
+_COMPLETE_FRAME: Final = _COMPLETE.behind(HEADER_BYTES)
 
 CHECKSUM_BYTES: Final = 4  # of the reply, the last field of COMPLETE
 HEAD_BYTES: Final = {
@@ -77,9 +82,12 @@ class Outline:
 
 def reply_head(step: Step, part: Part) -> bytes:
     """Return the fixed fields of the REPLY to a STEP; ValueError if one is outside its type."""
+    return _REPLY.pack_values(*_reply_fields(step, part))
+
+
+def _reply_fields(step: Step, part: Part) -> tuple[int | bytes, ...]:
     policy = step.policy
-    width = part.end - part.begin if policy.layout is _DENSE else policy.support
-    return _REPLY.pack_values(
+    return (
         step.session,
         step.slot,
         policy.layout,
@@ -93,7 +101,7 @@ def reply_head(step: Step, part: Part) -> bytes:
         part.size,
         part.begin,
         part.end,
-        width,
+        part.end - part.begin if policy.layout is _DENSE else policy.support,
     )
 
 
@@ -102,7 +110,13 @@ def complete(step: Step, status: Status, size: int, checksum: int) -> bytes:
 
     size, checksum: payload bytes and CRC32C of the REPLY; both zero where there is none.
     """
-    return _COMPLETE.pack_values(
+    return _COMPLETE.pack_values(*_complete_fields(step, status, size, checksum))
+
+
+def _complete_fields(
+    step: Step, status: Status, size: int, checksum: int
+) -> tuple[int | bytes, ...]:
+    return (
         step.session,
         step.slot,
         status,
@@ -129,6 +143,33 @@ def outline(step: Step, part: Part) -> Outline:
     size, both, first, second = _frames(policy.layout, width, policy.depth, policy.support)
     last = complete(step, _OK, size, 0)
     return Outline(first + reply_head(step, part), second + last[:-CHECKSUM_BYTES], size, both)
+
+
+def laid_out(step: Step, part: Part, tokens: Sequence[int]) -> bytearray | None:
+    """Return memory for both frames of a sparse answer to a STEP of wire v2.
+
+    What is known is there, and each row's token; the rest of the rows and all checksums are zeros.
+    None where a token is outside its type, or there is another number of them.
+    """
+    policy = step.policy
+    width, depth, support = part.end - part.begin, policy.depth, policy.support
+    size, both, first, second = _frames(policy.layout, width, depth, support)
+    frames = bytearray(both)
+    try:
+        _tokens(depth, support).pack_into(frames, _REPLY_FRAME.size, *tokens)
+        _REPLY_FRAME.pack_into(frames, 0, first, *_reply_fields(step, part))
+        last = _complete_fields(step, _OK, size, 0)
+        _COMPLETE_FRAME.pack_into(frames, HEADER_BYTES + size + TRAILER_BYTES, second, *last)
+    except struct.error:
+        return None
+    return frames
+
+
+@lru_cache(maxsize=64)
+def _tokens(depth: int, support: int) -> struct.Struct:
+    """The tokens of all rows, each behind its position."""
+    behind = ROW_HEAD_BYTES - 8 + 8 * support
+    return struct.Struct("<" + f"4xi{behind}x" * depth)
 
 
 @lru_cache(maxsize=64)
