@@ -235,8 +235,7 @@ class DrafterProgram(Generic[Context]):
         nothing was asked for their lease end first. Call ``book`` once the answers are sent.
         """
         began = self._clock()
-        if began >= self._lapse_at:
-            self._lapse(began)
+        self._lapse(began)
         batch, piece = self._turns.take(self.config.max_batch)
         batch = [each for each in batch if self._wanted(*each)]
         if piece is not None and not self._wanted(*piece):
@@ -279,10 +278,12 @@ class DrafterProgram(Generic[Context]):
         tell(_LOG, logging.INFO, "sessions_lapsed", text, why=why.value, sessions=sessions)
 
     def _lapse(self, now: float) -> None:
-        """End silent sessions; called no more often than a lease can tell apart.
+        """End silent sessions; looks no more often than a lease can tell apart.
 
         A little later than the lease: a connection on which nothing at all is said ends first.
         """
+        if now < self._lapse_at:
+            return
         lease = self.config.peer.lease_seconds
         self._lapse_at = now + lease / _LOOKS_A_LEASE
         for connection in tuple(self.connections):

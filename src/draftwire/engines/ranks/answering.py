@@ -89,9 +89,9 @@ class FollowingProgram(DrafterProgram[RankedContext]):
         """Never: a task whose proposal the leader was not asked for must keep no place for ever."""
         return False
 
-    def draft(self) -> list[Connection[RankedContext]]:
+    def draw(self) -> list[Connection[RankedContext]]:
         """Answer what can be answered; returns the connections that were."""
-        self._lapse()
+        self._lapse(self._clock())
         answered = []
         for connection, task in self._tasks():
             draft = self.shelf.take(connection, task)
@@ -99,6 +99,7 @@ class FollowingProgram(DrafterProgram[RankedContext]):
                 self._turns.drop(connection, task.session)
                 self._count(draft)
                 connection.answer(task, draft)
+                connection.answered(task.session)
                 answered.append(connection)
         return answered
 
