@@ -101,7 +101,9 @@ class Exchange:
     def _take(self, *, audit: bool) -> float:
         asking, _ = self._asked(audit=audit)
         self._link.expect_nothing()
-        self._link.expect(*asking.expected())
+        expected = asking.expected()
+        assert expected is not None
+        self._link.expect(expected)
         taken: object = None
         began = time.perf_counter()
         for event in self._link.feed(self._data, 0.0):

@@ -190,7 +190,9 @@ class Pair:
     def take(self, data: bytes) -> Proposal | Dropped | None:
         result = None
         if self.shape.awaited:
-            self.link.expect(*self.session.expected())
+            expected = self.session.expected()
+            assert expected is not None
+            self.link.expect(expected)
         for event in self.link.feed(data, 0.0):
             assert isinstance(event, Awaited if self.shape.awaited else Received), event
             result = self.session.take(event, 0.0)

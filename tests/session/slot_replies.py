@@ -9,14 +9,14 @@ import numpy as np
 
 from draftwire.errors import ProtocolErrorCode
 from draftwire.kernels import cpu
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.rows import QRow, SparseRows
 from draftwire.kernels.words import proposal_words
 from draftwire.session import answers
 from draftwire.session.awaited import Awaited
 from draftwire.session.proposal import Matched, Received
 from draftwire.wire import codec
 from draftwire.wire.agreement import Agreed
-from draftwire.wire.answer import HEAD_BYTES, Part, expected, outline
+from draftwire.wire.answer import HEAD_BYTES, outline, whole_of
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.frames import encode_frame
 from draftwire.wire.messages import Complete, ErrorMessage, Reply, Step
@@ -79,8 +79,9 @@ def _made(step: Step, prefix: Sequence[int], agreed: Agreed) -> Answer:
         messages[f"end of {name}"] = last
         messages[f"end of {name}, matched"] = _matched(last, step, agreed)
         if step.policy.layout is Layout.SPARSE:
-            frames = outline(step, Part(0, 1, 0, agreed.vocab_size))
-            awaited = Awaited(step, agreed.vocab_size, frames, words)
+            frames = outline(step, whole_of(agreed.vocab_size))
+            rows = SparseRows.room(agreed.vocab_size, depth, step.policy.support)
+            awaited = Awaited(step, frames, rows, words)
             at_once = _at_once(came, last, awaited, agreed)
             messages[f"{name} at once"] = at_once
     (messages["declined"],) = unpacked(answers.declined(step, Status.INTERNAL, agreed), agreed)
@@ -107,10 +108,12 @@ def _forged(reply: Reply, row: QRow) -> Reply:
 def _matched(came: Received, step: Step, agreed: Agreed) -> Matched:
     """Return a message as the link does that has recognised its head."""
     payload = b"".join(bytes(part) for part in codec.encode(came.message))
-    heads = expected(step, outline(step, Part(0, 1, 0, agreed.vocab_size)))
-    (head,) = [each for each in heads if payload.startswith(each)]
-    tail = memoryview(payload)[HEAD_BYTES[heads[head].type] :]
-    return Matched(heads[head], tail, came.payload_bytes, came.checksum)
+    awaited = Awaited(step, outline(step, whole_of(agreed.vocab_size)), None, None)
+    kind = codec.message_type(came.message)
+    expected = awaited.expects(kind, memoryview(payload))
+    assert expected is not None
+    tail = memoryview(payload)[HEAD_BYTES[kind] :]
+    return Matched(expected, tail, came.payload_bytes, came.checksum)
 
 
 def _at_once(came: Received, end: Received, awaited: Awaited, agreed: Agreed) -> Awaited:

@@ -9,17 +9,26 @@ import pytest
 from draftwire.wire.agreement import q_bytes, reply_bytes
 from draftwire.wire.answer import (
     CHECKSUM_BYTES,
+    COMPLETE_BYTES,
     HEAD_BYTES,
     Part,
     complete,
-    expected,
+    laid_out,
     outline,
     reply_head,
 )
 from draftwire.wire.codec import encode
 from draftwire.wire.frames import encode_frame, frame_bytes
 from draftwire.wire.messages import CommitRider, Complete, ProposalPolicy, Reply, ReplyRow, Step
-from draftwire.wire.registry import HEADER_BYTES, Layout, MessageType, Outcome, Status, WireVersion
+from draftwire.wire.registry import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    Layout,
+    MessageType,
+    Outcome,
+    Status,
+    WireVersion,
+)
 
 STEP = Step(
     session=(1 << 63) + 5,
@@ -92,16 +101,33 @@ def test_complete_is_the_codecs(status: Status):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_both_messages_are_expected_with_their_sizes(policy: ProposalPolicy):
+def test_an_outline_is_both_messages_up_to_what_is_drawn(policy: ProposalPolicy):
     step, part = replace(STEP, policy=policy), PARTS[0]
-    awaited = expected(step, outline(step, part))
-    found = {each.type: (head, each.bytes) for head, each in awaited.items()}
+    frames = outline(step, part)
     size = reply_bytes(policy.layout, 1000, policy.depth, policy.support)
     last = complete(step, Status.OK, size, 0)
-    assert found == {
-        MessageType.REPLY: (reply_head(step, part), size),
-        MessageType.COMPLETE: (last[:-CHECKSUM_BYTES], len(last)),
-    }
+    assert frames.reply[HEADER_BYTES:] == reply_head(step, part)
+    assert frames.complete[HEADER_BYTES:] == last[:-CHECKSUM_BYTES]
+    assert (frames.payload_bytes, COMPLETE_BYTES) == (size, len(last))
+
+
+@pytest.mark.parametrize("tokens", [(0, 1, 2, 3, 999), (1 << 31, 0, 0, 0, 0), (0,) * 4, (0,) * 6])
+def test_an_answer_is_laid_out_as_it_is_outlined(tokens: tuple[int, ...]):
+    frames = laid_out(STEP, PARTS[0], tokens)
+    if max(tokens) >> 31 or len(tokens) != STEP.policy.depth:
+        assert frames is None
+        return
+    known = outline(STEP, PARTS[0])
+    assert frames is not None
+    assert len(frames) == known.bytes
+    rows, last = len(known.reply), HEADER_BYTES + known.payload_bytes + TRAILER_BYTES
+    assert frames[:rows] == known.reply
+    assert frames[last : last + len(known.complete)] == known.complete
+    width = 16 + 8 * STEP.policy.support
+    for row, token in enumerate(tokens):
+        head = token.to_bytes(4, "little", signed=True)
+        at = rows + row * width
+        assert frames[at : at + width] == bytes(4) + head + bytes(width - 8)
 
 
 def test_every_field_of_identity_changes_the_head():

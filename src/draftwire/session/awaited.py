@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from draftwire.kernels.answers import misdrawn, read_answer
 from draftwire.kernels.rows import QRow, SparseRows
-from draftwire.wire.answer import Outline
+from draftwire.wire.answer import COMPLETE_BYTES, Expected, Outline
 from draftwire.wire.messages import Step
 from draftwire.wire.registry import HEADER_BYTES, TRAILER_BYTES, MessageType
 
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
 
 class Awaited:
-    """The whole sparse answer to one STEP, and memory of its own for what is in it.
+    """The answer to one STEP, known but for what is drawn.
 
-    frames: what is known of it. words: int64 (K,), what each position is drawn with, or None = not
-    audited. bytes: of both frames. After ``read`` has said True the rest of it means something, and
-    not before.
+    frames: what is known of it. rows: room for the q's of a sparse answer, which may be taken
+    ``whole`` then; None = only its messages are recognised. words: int64 (K,), what each position
+    is drawn with, or None = not audited. bytes: of both frames. After ``read`` has said True,
+    tokens and rows mean something, and not before.
     """
 
     types: Final = (MessageType.REPLY, MessageType.COMPLETE)
 
     def __init__(
-        self, step: Step, vocab_size: int, frames: Outline, words: NDArray[np.int64] | None
+        self, step: Step, frames: Outline, rows: SparseRows | None, words: NDArray[np.int64] | None
     ) -> None:
         self.session = step.session
         self.generation = step.generation
@@ -41,32 +42,48 @@ class Awaited:
         self.tokens: tuple[int, ...] = ()
         self.rows: Sequence[QRow] = ()
         self._reply, self._complete = frames.reply, frames.complete
-        self._complete_at = HEADER_BYTES + frames.payload_bytes + TRAILER_BYTES
-        self._first = step.first_position
-        self._rows = SparseRows.room(vocab_size, step.policy.depth, step.policy.support)
-        self._drawn = self._rows.block[:, 1]
+        self._reply_bytes = frames.payload_bytes
+        self._first = step.anchor + 1
+        self._rows = rows
         self._words = words
+
+    @property
+    def whole(self) -> bool:
+        """Whether ``read`` may take it."""
+        return self._rows is not None
+
+    def expects(self, type: MessageType, payload: memoryview) -> Expected | None:
+        """Return which message of the answer this payload is, None if it begins otherwise."""
+        if type is MessageType.REPLY:
+            known, size = self._reply[HEADER_BYTES:], self._reply_bytes
+        else:
+            known, size = self._complete[HEADER_BYTES:], COMPLETE_BYTES
+        if payload.nbytes != size or payload[: len(known)] != known:
+            return None
+        return Expected(self.session, self.generation, self.round, type, size)
 
     def read(self, store: memoryview, words: NDArray[np.int32], begin: int) -> bool:
         """Whether both frames begin at byte ``begin`` of ``store``, right in every bit.
 
         words: the same memory; begin: a multiple of 4. So many bytes are there.
         """
-        reply, complete, last = self._reply, self._complete, begin + self._complete_at
+        reply, complete, rows = self._reply, self._complete, self._rows
+        last = begin + HEADER_BYTES + self._reply_bytes + TRAILER_BYTES
+        if rows is None:
+            return False
         if store[begin : begin + len(reply)].tobytes() != reply:
             return False
         if store[last : last + len(complete)].tobytes() != complete:
             return False
-        rows = self._rows
         if not read_answer(words, begin // 4, self._first, rows.vocab_size, rows.block):
             return False
         rows.length = len(rows.block)
-        self.tokens, self.rows = tuple(self._drawn.tolist()), rows
+        self.tokens, self.rows = tuple(rows.block[:, 1].tolist()), rows
         return True
 
     def audit(self) -> int:
         """Return how many draws were recomputed, and all are right; -1 = some are not (A22)."""
-        if self._words is None:
+        if self._words is None or self._rows is None:
             return 0
         wrong = misdrawn(self._rows.block, self._words)
         return len(self._words) if wrong < 0 else -1

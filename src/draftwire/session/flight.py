@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels import cpu
 from draftwire.kernels.payload import decode_reply_rows, decode_rows
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.rows import QRow, SparseRows
 from draftwire.kernels.shards import Shard
 from draftwire.kernels.words import proposal_words
 from draftwire.session.awaited import Awaited
 from draftwire.session.proposal import Matched, Proposal, Received
 from draftwire.wire.agreement import q_bytes, reply_bytes
-from draftwire.wire.answer import CHECKSUM_BYTES, Expected, expected, outline, whole_of
+from draftwire.wire.answer import CHECKSUM_BYTES, outline, whole_of
 from draftwire.wire.codec import rows_of
 from draftwire.wire.messages import Complete, Reply, Step
 from draftwire.wire.registry import Layout
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CODE: Final = ProtocolErrorCode
+_SPARSE: Final = Layout.SPARSE
 
 _IDENTITY: Final = (
     ("session", _CODE.WRONG_SESSION),
@@ -88,18 +89,17 @@ class Flight:
         self.tokens = tokens_of(reply.rows)
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
 
-    def expected(self, *, audit: bool) -> tuple[dict[bytes, Expected], Awaited | None]:
-        """Return what the answer begins with, where every fixed field is as it was asked.
+    def expected(self, *, audit: bool) -> Awaited | None:
+        """Return what recognises the answer by its fixed fields, and takes a sparse one whole.
 
-        And what takes it whole, None where that is not its layout's way.
+        None where an answer is read field by field.
         """
-        step, policy = self.step, self.step.policy
-        frames = outline(step, whole_of(self.vocab_size))
-        awaited = None
-        if policy.layout is Layout.SPARSE and policy.support <= self.vocab_size:
-            words = self._words(policy.depth) if audit else None
-            awaited = Awaited(step, self.vocab_size, frames, words)
-        return expected(step, frames), awaited
+        step, policy, vocab_size = self.step, self.step.policy, self.vocab_size
+        frames = outline(step, whole_of(vocab_size))
+        if policy.layout is not _SPARSE or policy.support > vocab_size:
+            return Awaited(step, frames, None, None)
+        rows = SparseRows.room(vocab_size, policy.depth, policy.support)
+        return Awaited(step, frames, rows, self._words(policy.depth) if audit else None)
 
     def hold_matched(self, reply: Matched, out: NDArray[np.int32] | None = None) -> None:
         """Take the q's of a REPLY that begins as it must (P14); as :meth:`hold` does."""

@@ -24,7 +24,6 @@ from draftwire.session.sealing import Sealer
 from draftwire.tally import zeros
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed
-from draftwire.wire.answer import Expected
 from draftwire.wire.asked import STEP, step_frame
 from draftwire.wire.fields import FIELD_NAMES
 from draftwire.wire.frames import Bounds, Frame, FrameReader, encode_frame
@@ -222,12 +221,12 @@ class Link:
                 self.state = advance(self.state, LinkInput.MESSAGE)
             self._out.extend(parts if self._sealer is None else self._sealer.seal(parts))
 
-    def expect(self, expected: dict[bytes, Expected], awaited: Awaited | None = None) -> None:
+    def expect(self, answer: Awaited) -> None:
         """Recognise an answer by the bytes that its messages begin with, and take it whole, once.
 
         Whatever else comes is decoded and checked field by field, so this changes no outcome.
         """
-        self._recognition.add(expected, awaited)
+        self._recognition.expect(answer)
 
     def expect_nothing(self) -> None:
         """Recognise no answer any more."""
@@ -235,11 +234,11 @@ class Link:
 
     def foresee(self, foreseen: Foreseen) -> None:
         """Take a session's next STEP in one go if it is the one; otherwise field by field."""
-        self._recognition.add({}, foreseen)
+        self._recognition.whole[foreseen.session] = foreseen
 
     def forget(self, session: int) -> None:
         """A session has ended: take nothing of it in one go any more."""
-        self._recognition.forget(session)
+        self._recognition.whole.pop(session, None)
 
     @property
     def takes_whole(self) -> bool:
@@ -272,8 +271,8 @@ class Link:
         """
         while self.state is not LinkState.CLOSED:
             try:
-                if self._recognition.awaited and self._sealer is None:
-                    whole = self._recognition.whole(self._reader, count)
+                if self._recognition.whole and self._sealer is None:
+                    whole = self._recognition.take(self._reader, count)
                     if whole is not None:
                         return self._heard(whole, now)
                     count = 0

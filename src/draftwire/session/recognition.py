@@ -14,7 +14,7 @@ import numpy as np
 from draftwire.session.awaited import Awaited
 from draftwire.session.foreseen import Foreseen
 from draftwire.session.proposal import Matched
-from draftwire.wire.answer import HEAD_BYTES, Expected
+from draftwire.wire.answer import HEAD_BYTES
 from draftwire.wire.frames import Frame, FrameReader
 from draftwire.wire.registry import HEADER_BYTES
 
@@ -28,55 +28,52 @@ _NAMED_BY: Final = HEADER_BYTES + _SESSION.size  # bytes of a frame
 class Recognition:
     """The messages that one connection may recognise: whole, or by what they begin with.
 
-    awaited: those to take whole, by session; each is taken once.
+    whole: those to take whole, by session; each is taken once.
     """
 
     def __init__(self) -> None:
-        self.awaited: dict[int, Whole] = {}
-        self._expected: dict[bytes, Expected] = {}
+        self.whole: dict[int, Whole] = {}
+        self._answers: dict[int, Awaited] = {}
         self._store: memoryview | None = None
         self._words = np.empty(0, np.int32)  # the same memory
 
-    def add(self, expected: dict[bytes, Expected], awaited: Whole | None) -> None:
-        """Recognise one more answer, or what else may come whole."""
-        self._expected.update(expected)
-        if awaited is not None:
-            self.awaited[awaited.session] = awaited
+    def expect(self, answer: Awaited) -> None:
+        """Recognise the messages of one more answer."""
+        self._answers[answer.session] = answer
+        if answer.whole:
+            self.whole[answer.session] = answer
 
     def clear(self) -> None:
-        """Recognise none any more."""
-        self._expected.clear()
-        self.awaited.clear()
+        """Recognise nothing any more."""
+        self._answers.clear()
+        self.whole.clear()
 
-    def forget(self, session: int) -> None:
-        """Take nothing of this session whole any more."""
-        self.awaited.pop(session, None)
-
-    def whole(self, reader: FrameReader, count: int) -> Whole | None:
+    def take(self, reader: FrameReader, count: int) -> Whole | None:
         """Let the reader take new bytes; return the messages that are next, right in every bit."""
         store, begin, end = reader.received(count)
         if end - begin < _NAMED_BY or begin % 4:
             return None
         (session,) = _SESSION.unpack_from(store, begin + HEADER_BYTES)
-        awaited = self.awaited.get(session)
-        if awaited is None or end - begin < awaited.bytes:
+        whole = self.whole.get(session)
+        if whole is None or end - begin < whole.bytes:
             return None
         if store is not self._store:
             self._store, self._words = store, np.frombuffer(store, np.int32, len(store) // 4)
-        if not awaited.read(store, self._words, begin):
+        if not whole.read(store, self._words, begin):
             return None
-        del self.awaited[awaited.session]
-        reader.skip(awaited.bytes)
-        return awaited
+        del self.whole[session]
+        reader.skip(whole.bytes)
+        return whole
 
     def matched(self, frame: Frame) -> Matched | None:
         """Return a message of an answer that begins as it must."""
-        head_bytes = HEAD_BYTES.get(frame.type)
+        payload, head_bytes = frame.payload, HEAD_BYTES.get(frame.type)
         if head_bytes is None:
             return None
-        payload = frame.payload
-        expected = self._expected.get(payload[:head_bytes].tobytes())
-        if expected is None or expected.bytes != payload.nbytes:
+        (session,) = _SESSION.unpack_from(payload)
+        answer = self._answers.get(session)
+        expected = None if answer is None else answer.expects(frame.type, payload)
+        if expected is None:
             return None
-        self.awaited.pop(expected.session, None)  # it comes in pieces
+        self.whole.pop(session, None)  # it comes in pieces
         return Matched(expected, payload[head_bytes:], expected.bytes, frame.checksum)

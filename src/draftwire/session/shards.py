@@ -13,7 +13,6 @@ from draftwire.kernels.shards import Shard
 from draftwire.kernels.shards_payload import ShardDraft, decode_shard_rows
 from draftwire.session.flight import Flight
 from draftwire.session.proposal import Proposal, Received
-from draftwire.wire.answer import Expected
 from draftwire.wire.messages import Reply
 
 if TYPE_CHECKING:
@@ -50,9 +49,8 @@ class ShardFlight(Flight):
         self.tokens = self.draft.tokens
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
 
-    def expected(self, *, audit: bool) -> tuple[dict[bytes, Expected], None]:
+    def expected(self, *, audit: bool) -> None:
         """Return nothing: a shard's REPLY is decoded field by field."""
-        return {}, None
 
     def audit(self) -> int:
         """Nothing: one shard does not say what a word draws; the settling audits."""

@@ -68,12 +68,9 @@ class Taking:
         """Say whether the round in flight has reached its deadline."""
         return self._flight is not None and now >= self._flight.deadline
 
-    def expected(self) -> tuple[dict[bytes, Expected], Awaited | None]:
-        """Return what the answer to the round in flight begins with, and what takes it whole.
-
-        Both are for ``Link.expect``.
-        """
-        return ({}, None) if self._flight is None else self._flight.expected(audit=self._audit)
+    def expected(self) -> Awaited | None:
+        """Return what recognises the answer to the round in flight, for ``Link.expect``."""
+        return None if self._flight is None else self._flight.expected(audit=self._audit)
 
     def take(self, received: Received | Matched | Awaited, now: float) -> Proposal | Dropped | None:
         """Take what came for this session.

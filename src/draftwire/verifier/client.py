@@ -217,7 +217,9 @@ class DraftClient(Connected):
             size = sum(map(size_of, step))
             request.traffic.sent += size
             self.counters.sent += size
-            link.expect(*asking.expected())
+            expected = asking.expected()
+            if expected is not None:
+                link.expect(expected)
 
     def _listen(self, until: float) -> bool:
         """Follow what comes until each round has a result; False where the time is over first."""

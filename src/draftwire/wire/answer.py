@@ -34,6 +34,7 @@ _COMPLETE: Final = PAYLOAD_TABLES[MessageType.COMPLETE]
 _REPLY_FRAME: Final = _REPLY.behind(HEADER_BYTES)
 _COMPLETE_FRAME: Final = _COMPLETE.behind(HEADER_BYTES)
 
+COMPLETE_BYTES: Final = _COMPLETE.bytes
 CHECKSUM_BYTES: Final = 4  # of the reply, the last field of COMPLETE
 HEAD_BYTES: Final = {
     MessageType.REPLY: _REPLY.bytes,
@@ -183,13 +184,3 @@ def _frames(layout: Layout, width: int, depth: int, support: int) -> tuple[int, 
         frame_header(WireVersion.V2, MessageType.REPLY, size),
         frame_header(WireVersion.V2, MessageType.COMPLETE, last),
     )
-
-
-def expected(step: Step, frames: Outline) -> dict[bytes, Expected]:
-    """Return the two messages of a whole answer to a STEP by the bytes that they begin with."""
-    named = (step.session, step.generation, step.round)
-    size = _COMPLETE.bytes
-    return {
-        frames.reply[HEADER_BYTES:]: Expected(*named, MessageType.REPLY, frames.payload_bytes),
-        frames.complete[HEADER_BYTES:]: Expected(*named, MessageType.COMPLETE, size),
-    }

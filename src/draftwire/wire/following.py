@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from draftwire.wire.checksum import crc32c
+from draftwire.wire.checksum import extend
 from draftwire.wire.codec import encode
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.frames import encode_frame, frame_bytes
@@ -109,6 +109,6 @@ def read_following(
         return None
     if round_ != latest + 1 or ridden != latest or first != anchor + 1:
         return None
-    if crc32c(bytes(store[begin + HEADER_BYTES : begin + _PAYLOAD_END])) != checksum:
+    if extend(0, bytes(store[begin + HEADER_BYTES : begin + _PAYLOAD_END])) != checksum:
         return None
     return outcome, accepted, anchor, digest, base, token
