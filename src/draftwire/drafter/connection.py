@@ -63,8 +63,6 @@ class Connection(Generic[Context]):
         while event is not None:
             if isinstance(event, Foreseen):
                 self._follow(event, now)
-                if not self._link.unread:
-                    break
             elif isinstance(event, Received):
                 self._take(event, now)
             elif isinstance(event, AgreedEvent):
@@ -72,8 +70,11 @@ class Connection(Generic[Context]):
                 self.roster = Roster(event.agreed, yield_seconds=yields)
             elif isinstance(event, Closed):
                 self._close(event)
+            if self._link.idle():
+                break
             event = self._link.filled(0, now)
-        self._push()
+        else:
+            self._push()
         self._read += count
         self._program.counters.received += count
 
@@ -194,9 +195,8 @@ class Connection(Generic[Context]):
 
     def _send(self, session: int, parts: Parts) -> None:
         """Queue an answer of a session."""
-        self._link.send_parts(parts)
-        self._push()
         if parts:
+            self._queue(self._link.with_outgoing(parts))
             self._ends[session] = self.outgoing.pushed
 
     def _again(self, session: int, parts: Parts) -> None:
@@ -218,9 +218,12 @@ class Connection(Generic[Context]):
     def _push(self) -> None:
         parts = self._link.outgoing()
         if parts:
-            before = self.outgoing.size
-            self.outgoing.push(parts)
-            self._program.counters.sent += self.outgoing.size - before
+            self._queue(parts)
+
+    def _queue(self, parts: Parts) -> None:
+        before = self.outgoing.size
+        self.outgoing.push(parts)
+        self._program.counters.sent += self.outgoing.size - before
 
     def _close(self, closed: Closed) -> None:
         self.error = error = closed.error

@@ -40,7 +40,7 @@ def proposal_words(
     Returns int64 (count,). Errors: ArithmeticRefusalError OUT_OF_RANGE for a key over 64 bits or an
     address over 32.
     """
-    last = first_position + max(count, 1) - 1
+    last = first_position + (count or 1) - 1
     if (generation | round_ | first_position | last) >> 32 or proposal_key >> 64:
         raise ArithmeticRefusalError(
             RefusalCode.OUT_OF_RANGE, "an address holds three u32, and a proposal key is a u64"

@@ -221,6 +221,13 @@ class Link:
                 self.state = advance(self.state, LinkInput.MESSAGE)
             self._out.extend(parts if self._sealer is None else self._sealer.seal(parts))
 
+    def with_outgoing(self, parts: Parts) -> Parts:
+        """Return everything that is ``outgoing``, with these frames behind it, and forget it."""
+        if not self._out and self._sealer is None and self.state is _AGREED:
+            return parts
+        self.send_parts(parts)
+        return self.outgoing()
+
     def expect(self, answer: Awaited) -> None:
         """Recognise an answer by the bytes that its messages begin with, and take it whole, once.
 
@@ -244,11 +251,6 @@ class Link:
     def takes_whole(self) -> bool:
         """Whether anything can be taken in one go: frames with a MAC are opened one by one."""
         return self._sealer is None
-
-    @property
-    def unread(self) -> bool:
-        """Whether bytes wait behind what was handed out last."""
-        return self._reader.unread
 
     def ping(self, nonce: int, now: float) -> None:
         """Ask whether the peer is there; :class:`Alive` follows. One PING is open at a time."""
