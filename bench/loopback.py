@@ -49,6 +49,7 @@ POLICY = ProposalPolicy(Layout.SPARSE, 5, 1.0, support=32)
 POLICIES = {POLICY.layout: POLICY}
 CONTEXT = 1 << 20
 LIMIT = 5.0
+CORRECTION = Outcome.CORRECTION
 ROUND = "draftwire round"
 ECHO = "bare TCP echo"
 FRAME_BYTES = HEADER_BYTES + TRAILER_BYTES
@@ -109,8 +110,11 @@ class Rounds:
 
     def __call__(self) -> None:
         """Ask, take the proposal, and commit two drafts and a correction."""
-        self.propose()
-        self.commit()
+        proposal = self.request.propose(POLICY)
+        if not isinstance(proposal, Proposal):
+            raise SystemExit(f"a round was lost: {proposal}")
+        first, second, third, *_ = proposal.tokens
+        self.request.commit(CORRECTION, 2, (first, second, (third + 1) % VOCABULARY))
 
     def propose(self) -> float:
         """Ask and take the proposal; returns the seconds that its audit took."""
@@ -123,8 +127,8 @@ class Rounds:
 
     def commit(self) -> None:
         """Commit two of the drafts and a correction."""
-        tokens = [*self._drafts[:2], (self._drafts[2] + 1) % VOCABULARY]
-        self.request.commit(Outcome.CORRECTION, 2, tokens)
+        first, second, third, *_ = self._drafts
+        self.request.commit(CORRECTION, 2, (first, second, (third + 1) % VOCABULARY))
 
 
 def stages(repeats: int) -> dict[str, float]:

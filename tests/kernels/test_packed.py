@@ -11,7 +11,7 @@ from draftwire.exact.counts import TICKETS, Counts
 from draftwire.kernels.answers import write_answer
 from draftwire.kernels.packed import checksum_of
 from draftwire.kernels.rows import QRow, SparseRows
-from draftwire.wire.answer import laid_out, whole_of
+from draftwire.wire.answer import laid_out
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.messages import CommitRider, ProposalPolicy, Step
 from draftwire.wire.registry import Layout, Outcome
@@ -50,7 +50,7 @@ def written(
 ) -> bytearray | None:
     policy = ProposalPolicy(Layout.SPARSE, max(len(rows), 1), 1.0, support=support)
     step = replace(STEP, policy=policy, anchor=first_position - 1)
-    frames = laid_out(step, whole_of(V), tokens)
+    frames = laid_out(step, V, tokens)
     if frames is None or not write_answer(rows, first_position, support, frames):
         return None
     return frames

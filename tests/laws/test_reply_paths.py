@@ -32,7 +32,7 @@ from draftwire.session.awaited import Awaited
 from draftwire.session.link import AgreedEvent, Link
 from draftwire.session.proposal import NO_RIDER, Dropped, Proposal, Received
 from draftwire.verifier.hello import verifier_hello
-from draftwire.wire.answer import laid_out, whole_of
+from draftwire.wire.answer import laid_out
 from draftwire.wire.messages import ProposalPolicy, Step
 from draftwire.wire.registry import TICKETS, Layout, LayoutSet, WireVersion
 from fuzz.pieces import cut
@@ -395,7 +395,7 @@ def test_a_whole_answer_is_read_and_audited_by_the_same_lines_for_every_token() 
     step = Step(1, 0, 1, 1, 6, policy, NO_RIDER, 0, 0, bytes(16), 0, (0,) * 7)
     seen: list[Lines] = []
     for tokens in product((1, 3, 4), repeat=2):
-        answer = laid_out(step, whole_of(5), tokens)
+        answer = laid_out(step, 5, tokens)
         assert answer is not None
         assert kernel_answers.write_answer([row, row], 7, 4, answer)
         words, lines = np.frombuffer(answer, np.int32), np.empty((2, 2 + 2 * 4), np.int32)

@@ -22,7 +22,7 @@ from draftwire.kernels.packed import (
     write_row,
 )
 from draftwire.kernels.rows import LINE_HEAD, QRow, SparseRows
-from draftwire.wire.answer import HEAD_BYTES, laid_out, whole_of
+from draftwire.wire.answer import HEAD_BYTES, laid_out
 from draftwire.wire.messages import CommitRider, ProposalPolicy, Step
 from draftwire.wire.registry import HEADER_BYTES, Layout, MessageType, Outcome
 from draftwire.wire.rows import PackedRows
@@ -165,7 +165,7 @@ def prepare(row: QRow, token: int, support: int) -> None:
     """Compile what is here, or load it from its cache. row: sparse, and gives ``token`` tickets."""
     policy = ProposalPolicy(Layout.SPARSE, 1, 1.0, support=support)
     step = Step(1, 0, 1, 1, 0, policy, CommitRider(0, 0, Outcome.NONE), 0, 0, bytes(16), 0, (0,))
-    frames = laid_out(step, whole_of(row.vocab_size), (token,))
+    frames = laid_out(step, row.vocab_size, (token,))
     assert frames is not None
     written = write_answer([row], 1, support, frames)
     assert written

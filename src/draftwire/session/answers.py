@@ -13,7 +13,7 @@ from draftwire.kernels.shards import Shard
 from draftwire.kernels.shards_payload import ShardDraft, encode_shard_rows
 from draftwire.session.proposal import Parts
 from draftwire.wire.agreement import Agreed, q_bytes, reply_bytes
-from draftwire.wire.answer import Part, complete, laid_out, reply_head, whole_of
+from draftwire.wire.answer import Part, complete, laid_out, reply_head
 from draftwire.wire.codec import encode_rows
 from draftwire.wire.frames import encode_frame, frame_checksum
 from draftwire.wire.messages import ProposalPolicy, ReplyRow, Step
@@ -45,7 +45,7 @@ def whole(step: Step, drafted: Draft | ShardDraft, agreed: Agreed) -> Parts:
     """
     policy, first = step.policy, step.anchor + 1
     if policy.layout is _SPARSE and isinstance(drafted, Draft):
-        frames = laid_out(step, whole_of(agreed.vocab_size), drafted.tokens)
+        frames = laid_out(step, agreed.vocab_size, drafted.tokens)
         if frames is not None and write_answer(drafted.rows, first, policy.support, frames):
             return [memoryview(frames)]
     if isinstance(drafted, ShardDraft):

@@ -15,12 +15,13 @@ from typing import Final
 from draftwire.wire.agreement import reply_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.frames import frame_header
-from draftwire.wire.messages import Step
+from draftwire.wire.messages import CommitRider, ProposalPolicy, Step
 from draftwire.wire.registry import (
     HEADER_BYTES,
     TRAILER_BYTES,
     Layout,
     MessageType,
+    Outcome,
     Status,
     WireVersion,
 )
@@ -31,8 +32,9 @@ _DENSE: Final = Layout.DENSE
 _OK: Final = Status.OK
 _REPLY: Final = PAYLOAD_TABLES[MessageType.REPLY]
 _COMPLETE: Final = PAYLOAD_TABLES[MessageType.COMPLETE]
-_REPLY_FRAME: Final = _REPLY.behind(HEADER_BYTES)
-_COMPLETE_FRAME: Final = _COMPLETE.behind(HEADER_BYTES)
+_VARYING: Final = struct.Struct("<II16s")  # round, first_position and prefix_digest, in both
+_VARYING_AT: Final = HEADER_BYTES + _REPLY.offset("round")
+_ROWS_AT: Final = HEADER_BYTES + _REPLY.bytes
 
 COMPLETE_BYTES: Final = _COMPLETE.bytes
 CHECKSUM_BYTES: Final = 4  # of the reply, the last field of COMPLETE
@@ -83,12 +85,8 @@ class Outline:
 
 def reply_head(step: Step, part: Part) -> bytes:
     """Return the fixed fields of the REPLY to a STEP; ValueError if one is outside its type."""
-    return _REPLY.pack_values(*_reply_fields(step, part))
-
-
-def _reply_fields(step: Step, part: Part) -> tuple[int | bytes, ...]:
     policy = step.policy
-    return (
+    return _REPLY.pack_values(
         step.session,
         step.slot,
         policy.layout,
@@ -111,13 +109,7 @@ def complete(step: Step, status: Status, size: int, checksum: int) -> bytes:
 
     size, checksum: payload bytes and CRC32C of the REPLY; both zero where there is none.
     """
-    return _COMPLETE.pack_values(*_complete_fields(step, status, size, checksum))
-
-
-def _complete_fields(
-    step: Step, status: Status, size: int, checksum: int
-) -> tuple[int | bytes, ...]:
-    return (
+    return _COMPLETE.pack_values(
         step.session,
         step.slot,
         status,
@@ -146,31 +138,53 @@ def outline(step: Step, part: Part) -> Outline:
     return Outline(first + reply_head(step, part), second + last[:-CHECKSUM_BYTES], size, both)
 
 
-def laid_out(step: Step, part: Part, tokens: Sequence[int]) -> bytearray | None:
-    """Return memory for both frames of a sparse answer to a STEP of wire v2.
+def laid_out(step: Step, vocab_size: int, tokens: Sequence[int]) -> bytearray | None:
+    """Return memory for both frames of a whole sparse answer to a STEP of wire v2.
 
     What is known is there, and each row's token; the rest of the rows and all checksums are zeros.
     None where a token is outside its type, or there is another number of them.
     """
     policy = step.policy
-    width, depth, support = part.end - part.begin, policy.depth, policy.support
-    size, both, first, second = _frames(policy.layout, width, depth, support)
-    frames = bytearray(both)
+    depth, support = policy.depth, policy.support
+    known, rows, last = _known(
+        step.session, step.slot, step.generation, step.context_version, depth, support, vocab_size
+    )
+    frames = bytearray(known)
+    varying = step.round, step.anchor + 1, step.prefix_digest
     try:
-        _tokens(depth, support).pack_into(frames, _REPLY_FRAME.size, *tokens)
-        _REPLY_FRAME.pack_into(frames, 0, first, *_reply_fields(step, part))
-        last = _complete_fields(step, _OK, size, 0)
-        _COMPLETE_FRAME.pack_into(frames, HEADER_BYTES + size + TRAILER_BYTES, second, *last)
+        rows.pack_into(frames, _ROWS_AT, *tokens)
+        _VARYING.pack_into(frames, _VARYING_AT, *varying)
+        _VARYING.pack_into(frames, last + _VARYING_AT, *varying)
     except struct.error:
         return None
     return frames
 
 
-@lru_cache(maxsize=64)
-def _tokens(depth: int, support: int) -> struct.Struct:
-    """The tokens of all rows, each behind its position."""
-    behind = ROW_HEAD_BYTES - 8 + 8 * support
-    return struct.Struct("<" + f"4xi{behind}x" * depth)
+@lru_cache(maxsize=16)
+def _known(
+    session: int,
+    slot: int,
+    generation: int,
+    context_version: int,
+    depth: int,
+    support: int,
+    vocab_size: int,
+) -> tuple[bytes, struct.Struct, int]:
+    """Return what all answers of a generation have in common, with zeros for the rest.
+
+    Also what writes the tokens of all rows, and where COMPLETE begins.
+    """
+    policy = ProposalPolicy(Layout.SPARSE, depth, 1.0, support=support)
+    rider = CommitRider(0, 0, Outcome.NONE)
+    step = Step(
+        session, slot, generation, 0, -1, policy, rider, context_version, 0, bytes(16), 0, ()
+    )
+    known = outline(step, whole_of(vocab_size))
+    frames, last = bytearray(known.bytes), HEADER_BYTES + known.payload_bytes + TRAILER_BYTES
+    frames[: len(known.reply)] = known.reply
+    frames[last : last + len(known.complete)] = known.complete
+    token = f"4xi{ROW_HEAD_BYTES - 8 + 8 * support}x"  # behind its position
+    return bytes(frames), struct.Struct("<" + token * depth), last
 
 
 @lru_cache(maxsize=64)

@@ -98,10 +98,6 @@ class FieldTable:
         except struct.error as error:
             raise ValueError(f"a field is outside its type: {error}") from error
 
-    def behind(self, size: int) -> struct.Struct:
-        """Return the record of ``pack_values`` behind so many bytes, which are its first value."""
-        return struct.Struct(f"<{size}s{self._packer.format.removeprefix('<')}")
-
     def unpack_row(self, payload: memoryview, offset: int) -> tuple[Any, ...]:
         """Return the fields of a table of plain numbers in their order, read at ``offset``."""
         return self._struct.unpack_from(payload, offset)
