@@ -17,7 +17,7 @@ from draftwire.exact.words import ProposalWords
 from draftwire.kernels import cpu
 from draftwire.kernels.answers import draw_all
 from draftwire.kernels.rows import QRow, SparseRows
-from draftwire.kernels.words import proposal_words
+from draftwire.kernels.words import first_words
 from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Adaptation, Layout, Status
@@ -95,15 +95,14 @@ class PreparedProposals:
         for job in jobs:
             policy, first = job.policy, job.first_position
             depth = policy.depth
-            words = proposal_words(job.proposal_key, job.generation, job.round, first, depth)
+            addressed = job.proposal_key, job.generation, job.round, first
             piece = self._pieces.get(policy.layout)
             if piece is not None and piece.length == depth:
-                drawn = np.empty(depth, np.int32)
-                draw_all(piece.block, words, drawn)
-                drafts.append(Draft(drawn.tolist(), piece))
+                drafts.append(Draft(draw_all(piece, *addressed), piece))
             else:
                 rows = self._rows[policy.layout][:depth]
-                tokens = [cpu.draw(row, int(word)) for row, word in zip(rows, words, strict=True)]
+                words = first_words(*addressed, depth)
+                tokens = [cpu.draw(row, word) for row, word in zip(rows, words, strict=True)]
                 drafts.append(Draft(tokens, rows))
             job.context.length += len(job.feed) + depth - 1
         return drafts

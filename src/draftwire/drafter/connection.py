@@ -103,12 +103,12 @@ class Connection(Generic[Context]):
 
     def answered(self, session: int) -> None:
         """What is left to do once a session's answer is on its way."""
-        self._over(session)
-        if self.roster is None or self.closing or not self._link.takes_whole:
-            return
-        foreseen = self.roster.foresee(session)
-        if foreseen is not None:
-            self._link.foresee(foreseen)
+        roster, link = self.roster, self._link
+        foreseen = None if roster is None or self.closing else roster.foresee(session)
+        if foreseen is None:
+            self._over(session)
+        elif link.takes_whole:
+            link.foresee(foreseen)
 
     def leave(self) -> None:
         """This drafter is going away: say so, and end the connection."""

@@ -40,21 +40,32 @@ def proposal_words(
     Returns int64 (count,). Errors: ArithmeticRefusalError OUT_OF_RANGE for a key over 64 bits or an
     address over 32.
     """
+    words = np.empty(count, np.int64)
+    low, high = halves(proposal_key, generation, round_, first_position, count)
+    fill_words(low, high, generation, round_, first_position, words)
+    return words
+
+
+def halves(
+    proposal_key: int, generation: int, round_: int, first_position: int, count: int
+) -> tuple[int, int]:
+    """The low and the high half of a key, which an int64 holds, if it and all addresses may be.
+
+    Errors: as :func:`proposal_words`.
+    """
     last = first_position + (count or 1) - 1
     if (generation | round_ | first_position | last) >> 32 or proposal_key >> 64:
         raise ArithmeticRefusalError(
             RefusalCode.OUT_OF_RANGE, "an address holds three u32, and a proposal key is a u64"
         )
-    words = np.empty(count, np.int64)
-    low, high = proposal_key & 0xFFFFFFFF, proposal_key >> 32  # numbers that an int64 holds
-    _first_words(low, high, generation, round_, first_position, words)
-    return words
+    return proposal_key & 0xFFFFFFFF, proposal_key >> 32
 
 
 @compiled
-def _first_words(
+def fill_words(
     low: int, high: int, generation: int, round_: int, first_position: int, words: NDArray[np.int64]
 ) -> None:
+    """Word number 0 of each position from ``first_position`` on, into ``words``."""
     for index in range(words.size):
         c0, c1 = np.uint64(0), np.uint64(first_position + index)
         c2, c3 = np.uint64(round_), np.uint64(generation)
