@@ -19,9 +19,10 @@ from draftwire.drafter.counters import LeaseEnd, TurnedAway
 from draftwire.drafter.leases import Leases
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.drafter.serve import DrafterServer
 from draftwire.session.asking import AskingSession
 from draftwire.session.link import Link
-from draftwire.transport.tcp import Address
+from draftwire.transport.tcp import Address, listen
 from draftwire.verifier.generate import generate
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.remote import RemoteDrafter
@@ -127,6 +128,27 @@ def test_a_hello_that_waits_while_a_batch_is_drawn_is_not_too_slow() -> None:
         mute = Caller(address)  # but one that says nothing is
         assert not mute.socket.recv(1)
         assert program.counters.turned_away[TurnedAway.TOO_SLOW] == 1
+
+
+def test_a_stranger_is_judged_though_bytes_of_another_wait_all_along() -> None:
+    """Decrypted bytes that wait leave the server no moment in which it waits itself."""
+    program = DrafterProgram(
+        ToyDrafter(mixed(V, 1), V), DrafterConfig(peer=PeerLimits(handshake_seconds=0.2))
+    )
+    with DrafterServer(program, listen("127.0.0.1", 0)) as server:
+        speaker, mute = (socket.create_connection(server.address) for _ in range(2))
+        with speaker, mute:
+            while len(server._peers) < 2:
+                server._turn()
+            busy = min(server._peers, key=lambda peer: peer.deadline)
+            busy.deadline = float("inf")  # it is no stranger
+            end = time.monotonic() + 5
+            while not program.counters.turned_away[TurnedAway.TOO_SLOW]:
+                assert time.monotonic() < end
+                server._unread.add(busy)
+                server._turn()
+            assert busy in server._peers
+            assert len(server._peers) == 1
 
 
 def test_a_verifier_that_asked_while_a_batch_was_drawn_keeps_its_place() -> None:

@@ -132,7 +132,7 @@ class DrafterServer(Generic[Context]):
         touched: list[Peer[Context]] = []
         # Of these the selector knows nothing: what waits has been decrypted already.
         unread = [peer.stream.socket for peer in self._unread if peer.interest == READ]
-        ready = self._selector.select(0.0 if unread else self._patience())
+        ready = self._selector.select(self._patience(waits=not unread))
         if unread:
             known = {key.fileobj for key, _ in ready}
             ready += [(self._selector.get_key(s), READ) for s in unread if s not in known]
@@ -170,9 +170,12 @@ class DrafterServer(Generic[Context]):
         peer: Peer[Context] | None = event[0].data
         return 2 if peer is None else int(self._places.half_open(peer))
 
-    def _patience(self) -> float | None:
-        """Seconds until something has to be done though nothing comes; None = there is nothing."""
-        if self.program.waiting:
+    def _patience(self, *, waits: bool) -> float | None:
+        """Seconds until something has to be done though nothing comes; None = there is nothing.
+
+        waits: False = there is something to do at once.
+        """
+        if not waits or self.program.waiting:
             self._due = 0.0
             return 0.0
         times = [self._drained_by] if self.program.draining else []

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from draftwire.wire.agreement import reply_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES
@@ -138,26 +138,55 @@ def outline(step: Step, part: Part) -> Outline:
     return Outline(first + reply_head(step, part), second + last[:-CHECKSUM_BYTES], size, both)
 
 
+class _Known(NamedTuple):
+    """What all whole sparse answers of one generation have in common; see :func:`_known`.
+
+    frames: with zeros for the rest. tokens: writes those of all rows. last: where COMPLETE begins.
+    reply, complete: what is known around what varies. payload_bytes: of REPLY.
+    """
+
+    frames: bytes
+    tokens: struct.Struct
+    last: int
+    reply: tuple[bytes, bytes]
+    complete: tuple[bytes, bytes]
+    payload_bytes: int
+
+
+def sparse_outline(step: Step, vocab_size: int) -> Outline:
+    """Return the outline of a whole sparse answer, as :func:`outline` does."""
+    known = _known_of(step, vocab_size)
+    varying = _VARYING.pack(step.round, step.anchor + 1, step.prefix_digest)
+    return Outline(
+        varying.join(known.reply),
+        varying.join(known.complete),
+        known.payload_bytes,
+        len(known.frames),
+    )
+
+
 def laid_out(step: Step, vocab_size: int, tokens: Sequence[int]) -> bytearray | None:
     """Return memory for both frames of a whole sparse answer to a STEP of wire v2.
 
     What is known is there, and each row's token; the rest of the rows and all checksums are zeros.
     None where a token is outside its type, or there is another number of them.
     """
-    policy = step.policy
-    depth, support = policy.depth, policy.support
-    known, rows, last = _known(
-        step.session, step.slot, step.generation, step.context_version, depth, support, vocab_size
-    )
-    frames = bytearray(known)
+    known = _known_of(step, vocab_size)
+    frames = bytearray(known.frames)
     varying = step.round, step.anchor + 1, step.prefix_digest
     try:
-        rows.pack_into(frames, _ROWS_AT, *tokens)
+        known.tokens.pack_into(frames, _ROWS_AT, *tokens)
         _VARYING.pack_into(frames, _VARYING_AT, *varying)
-        _VARYING.pack_into(frames, last + _VARYING_AT, *varying)
+        _VARYING.pack_into(frames, known.last + _VARYING_AT, *varying)
     except struct.error:
         return None
     return frames
+
+
+def _known_of(step: Step, vocab_size: int) -> _Known:
+    policy, version = step.policy, step.context_version
+    named = step.session, step.slot, step.generation, version
+    return _known(*named, policy.depth, policy.support, vocab_size)
 
 
 @lru_cache(maxsize=16)
@@ -169,11 +198,7 @@ def _known(
     depth: int,
     support: int,
     vocab_size: int,
-) -> tuple[bytes, struct.Struct, int]:
-    """Return what all answers of a generation have in common, with zeros for the rest.
-
-    Also what writes the tokens of all rows, and where COMPLETE begins.
-    """
+) -> _Known:
     policy = ProposalPolicy(Layout.SPARSE, depth, 1.0, support=support)
     rider = CommitRider(0, 0, Outcome.NONE)
     step = Step(
@@ -184,7 +209,15 @@ def _known(
     frames[: len(known.reply)] = known.reply
     frames[last : last + len(known.complete)] = known.complete
     token = f"4xi{ROW_HEAD_BYTES - 8 + 8 * support}x"  # behind its position
-    return bytes(frames), struct.Struct("<" + token * depth), last
+    behind = _VARYING_AT + _VARYING.size
+    return _Known(
+        bytes(frames),
+        struct.Struct("<" + token * depth),
+        last,
+        (known.reply[:_VARYING_AT], known.reply[behind:]),
+        (known.complete[:_VARYING_AT], known.complete[behind:]),
+        known.payload_bytes,
+    )
 
 
 @lru_cache(maxsize=64)
