@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
@@ -23,13 +22,6 @@ FORK: Final = multiprocessing.get_context("fork")
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _BIND_SECONDS: Final = 10.0
-
-
-def free_address() -> Address:
-    """Return a loopback address that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return Address("127.0.0.1", int(probe.getsockname()[1]))
 
 
 def start(what: Callable[..., None], *arguments: Any) -> BaseProcess:

@@ -22,7 +22,7 @@ from draftwire.drafter.program import DrafterConfig
 from draftwire.operations.logs import logging_to
 from draftwire.session.link import Link
 from draftwire.transport.channel import Channel, Part
-from draftwire.transport.tcp import Address, TcpChannel
+from draftwire.transport.tcp import Address, TcpChannel, free_address
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.generate import generate
 from draftwire.verifier.hello import verifier_hello
@@ -68,7 +68,7 @@ class Box:
 
     def __init__(self, logged: str) -> None:
         """Start it. logged: the file that its log goes to."""
-        self.address = processes.free_address()
+        self.address = free_address()
         self._logged = logged
         self.child = self._start(1)
 

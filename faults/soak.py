@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from draftwire.drafter.program import DrafterConfig
 from draftwire.kernels.prepare import prepare
-from draftwire.transport.tcp import Address
+from draftwire.transport.tcp import Address, free_address
 from draftwire.verifier.generate import Generation, generate
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.report import Report
@@ -255,7 +255,7 @@ def soak(seconds: float, every: float) -> Outcome:
     began = time.monotonic()
     until = began + seconds
     config = DrafterConfig(max_sessions=SESSIONS, max_slots=SESSIONS)
-    mortal, steady = processes.free_address(), processes.free_address()
+    mortal, steady = free_address(), free_address()
 
     def drafter(address: Address) -> BaseProcess:
         return processes.start(processes.run_drafter, models.drafter(), config, address)

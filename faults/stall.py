@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.drafter.program import DrafterConfig
-from draftwire.transport.tcp import Address
+from draftwire.transport.tcp import Address, free_address
 from draftwire.verifier.drafting import Miss
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.request import ClientRequest
@@ -265,7 +265,7 @@ def measure(how: str, rounds: int) -> Stalls:
     """Hit so many rounds, and more where the machine spoils some; how: ``killed``, ``stopped``."""
     hit: Callable[[BaseProcess], None] = _kill if how == "killed" else processes.pause
     stalls = Stalls(how, rounds)
-    address = processes.free_address()
+    address = free_address()
     with witnesses() as beside:
         while not stalls.enough:
             child = processes.start(processes.run_drafter, _slow(), DrafterConfig(), address)

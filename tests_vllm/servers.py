@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,11 +18,6 @@ from draftwire.engines.vllm.config import PROPOSER, WORKER
 
 START_SECONDS = 600
 COMMAND = Path(__file__).with_name("vllm_command.py")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def start_drafter(

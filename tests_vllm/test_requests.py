@@ -13,10 +13,10 @@ import pytest
 from vllm import SamplingParams
 
 from draftwire.engines.vllm.pace import Pace
-from draftwire.transport.tcp import Address
+from draftwire.transport.tcp import Address, free_address
 from tests_vllm.conftest import Bench
 from tests_vllm.engines import ledger_of, runner_of, texts
-from tests_vllm.servers import free_port, start_drafter
+from tests_vllm.servers import start_drafter
 
 LONG = 50
 
@@ -173,7 +173,7 @@ def test_a_silent_drafter_costs_its_deadline_and_no_more(bench: Bench) -> None:
 
 def test_a_stopped_drafter_holds_no_step_beyond_the_deadline(bench: Bench, tiny: Path) -> None:
     """A process under SIGSTOP still takes connections and bytes; it answers nothing, not HELLO."""
-    ledger, engine, port = ledger_of(bench.engine), bench.engine.llm_engine, free_port()
+    ledger, engine, port = ledger_of(bench.engine), bench.engine.llm_engine, free_address().port
     process, usual = start_drafter(tiny, port), ledger.client.address
     ledger.client.address = Address("127.0.0.1", port)
     bench.line.cut()

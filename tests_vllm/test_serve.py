@@ -15,7 +15,8 @@ import pytest
 from openai import OpenAI
 
 from draftwire.transport.keys import write_new_key
-from tests_vllm.servers import flags, free_port, metrics, start_drafter, total, vllm_serve
+from draftwire.transport.tcp import free_address
+from tests_vllm.servers import flags, metrics, start_drafter, total, vllm_serve
 
 PROMPT = "import os\n\n\ndef read(path):\n"
 SCHEMA = {
@@ -51,7 +52,7 @@ class Served:
 @pytest.fixture(scope="module")
 def served(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     target, drafter = pair
-    port, at = free_port(), free_port()
+    port, at = free_address().port, free_address().port
     folder = tmp_path_factory.mktemp("serve")
     log, key = folder / "vllm.log", folder / "key"
     write_new_key(key)

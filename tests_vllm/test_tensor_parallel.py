@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from draftwire.transport.tcp import free_address
 from tests_vllm.models import tiny_folder
-from tests_vllm.servers import environment, free_port, start_drafter
+from tests_vllm.servers import environment, start_drafter
 
 
 def test_t34_two_ranks_give_the_texts_of_one(tiny: Path, tmp_path: Path) -> None:
     """A rank that took other tokens than its neighbour would compute another text from there on."""
-    port = free_port()
+    port = free_address().port
     drafter = start_drafter(tiny_folder(tmp_path / "drafter", seed=2), port)
     try:
         command = [sys.executable, "-m", "tests_vllm.two_ranks", str(tiny), f"127.0.0.1:{port}"]

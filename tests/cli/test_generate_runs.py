@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from draftwire.errors import ExitCode
+from draftwire.transport.tcp import free_address
 from draftwire.wire.registry import LayoutSet, WireVersion
 from tests.cli.conftest import Cli, Pair, Ran, Serving
 
@@ -91,13 +92,8 @@ def test_a_stop_string_ends_the_text_before_it(generate: Cli, address: str) -> N
     assert generate(*arguments).out == stopped["text"] + "\n"
 
 
-def free_address() -> str:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
-
-
 def test_the_drafter_away_is_a_target_only_run_that_says_so(generate: Cli) -> None:
-    away = generate("--drafter", free_address(), "--json")
+    away = generate("--drafter", str(free_address()), "--json")
     assert away.err.count("going on with the target alone") == 1
     out, alone = found(away), found(generate("--json"))
     assert out["text"] == alone["text"]

@@ -191,7 +191,7 @@ def test_both_ends_of_tcp_notice_that_the_other_machine_is_gone() -> None:
     with serving(program_of()) as server, remote(server.address) as drafter:
         drafter.connect()
         accepted = next(iter(server._peers)).stream.socket
-        for each in (accepted, drafter._channel.detach()):  # type: ignore[union-attr]
+        for each in (accepted, drafter._channel._socket):  # type: ignore[union-attr]
             assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             for name, value in {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}.items():
                 if hasattr(socket, name):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+from draftwire.transport.tcp import free_address
 
 PRELOADED = ["tests.engines.rank_preload", __name__]
 
@@ -25,17 +26,11 @@ def context() -> Any:
     return made
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Ranks:
     """Processes of one group, each with a pipe to the test."""
 
     def __init__(self, program: Callable[..., None], size: int, *arguments: object) -> None:
-        rendezvous = f"127.0.0.1:{free_port()}"
+        rendezvous = str(free_address())
         self.pipes: list[Connection] = []
         self.processes: list[BaseProcess] = []
         for rank in range(size):

@@ -24,7 +24,7 @@ from draftwire.errors import (
     RefusalCode,
 )
 from draftwire.kernels import cpu
-from draftwire.transport.tcp import listen
+from draftwire.transport.tcp import free_address
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import Finish
@@ -254,10 +254,7 @@ def test_the_streamer_of_the_call_gets_prompt_tokens_and_end() -> None:
 
 def test_a_drafter_that_is_away_leaves_the_target_alone_and_says_so() -> None:
     model = target_model()
-    closed = listen("127.0.0.1", 0)
-    port = closed.getsockname()[1]
-    closed.close()
-    drafter = RemoteDrafter.for_model(("127.0.0.1", port), model, tiny_tokenizer(V))
+    drafter = RemoteDrafter.for_model(free_address(), model, tiny_tokenizer(V))
     reports: list[Report] = []
     options = {"do_sample": False, "max_new_tokens": 8}
     text = run(model, [PROMPT], drafter, reports=reports, **options)

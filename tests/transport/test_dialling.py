@@ -13,7 +13,7 @@ import pytest
 
 from draftwire.errors import TransportError
 from draftwire.transport.dialling import dial
-from draftwire.transport.tcp import Address, TcpChannel, listen
+from draftwire.transport.tcp import Address, TcpChannel, free_address, listen
 
 
 @contextlib.contextmanager
@@ -62,10 +62,8 @@ def test_all_addresses_of_a_name_share_one_deadline(monkeypatch: pytest.MonkeyPa
 def test_an_address_that_answers_is_found_behind_those_that_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with deaf() as silent, listen("127.0.0.1", 0) as answers, listen("127.0.0.1", 0) as closed:
-        refused = closed.getsockname()[1]
-        closed.close()
-        has_addresses(monkeypatch, silent, refused, answers.getsockname()[1])
+    with deaf() as silent, listen("127.0.0.1", 0) as answers:
+        has_addresses(monkeypatch, silent, free_address().port, answers.getsockname()[1])
         connected = dial("many.example", 1, time.monotonic() + 0.6)
         assert connected.getpeername() == answers.getsockname()
         connected.close()

@@ -16,6 +16,7 @@ from draftwire.transport.tcp import (
     TcpChannel,
     accept,
     bound_address,
+    free_address,
     is_loopback,
     listen,
 )
@@ -188,3 +189,9 @@ def test_a_deadline_beyond_the_systems_clock_is_only_far_away(seconds: float) ->
     assert channel.receive_into(memoryview(bytearray(1)), far) == 1
     for each in (channel, peer, listener):
         each.close()
+
+
+def test_a_free_address_can_be_listened_on_at_once() -> None:
+    address = free_address()
+    with listen(*address) as listener:
+        assert bound_address(listener) == address

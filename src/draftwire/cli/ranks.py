@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +16,7 @@ import click
 
 from draftwire.cli.options import AddressType, Number, flag
 from draftwire.errors import ExitCode, TransportError
-from draftwire.transport.tcp import Address
+from draftwire.transport.tcp import Address, free_address
 from draftwire.wire.registry import WireVersion
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -148,7 +147,7 @@ def all_ranks(options: RankOptions, *, interrupt: bool) -> Iterator[Place]:
     if options.rank is not None:
         yield Place(options.rank, str(options.rendezvous))
         return
-    place = Place(0, f"127.0.0.1:{_free_port()}")
+    place = Place(0, str(free_address()))
     command = [sys.executable, "-m", "draftwire", *sys.argv[1:], "--rendezvous", place.rendezvous]
     others = [
         subprocess.Popen(
@@ -170,9 +169,3 @@ def all_ranks(options: RankOptions, *, interrupt: bool) -> Iterator[Place]:
                 each.wait()
     if place.lost is not None:
         raise TransportError(f"rank {place.lost} has ended, and the others with it")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -73,7 +73,6 @@ class TcpChannel:
 
     def __init__(self, connected: socket.socket) -> None:
         """Take over a connected socket."""
-        prepare(connected)
         connected.setblocking(False)
         self._socket = connected
         self._readable = select.poll()
@@ -83,17 +82,8 @@ class TcpChannel:
 
     @classmethod
     def connect(cls, address: Address, deadline: float) -> TcpChannel:
-        """Connect to one of the host's addresses, all of them before the deadline.
-
-        Raises TransportError that names the address, TimeoutError included.
-        """
-        try:
-            return cls(dial(*address, deadline))
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
-            raise TransportError(
-                f"no drafter can be reached at {address} ({_reason(error)}): start one there with"
-                " draftwire serve, or correct the address"
-            ) from error
+        """Connect; as :func:`connected_to`."""
+        return cls(connected_to(address, deadline))
 
     def send(self, parts: Sequence[Part], deadline: float) -> None:
         """Send all parts, in one call where the system takes them at once."""
@@ -134,10 +124,6 @@ class TcpChannel:
         """Close; may be called twice."""
         self._socket.close()
 
-    def detach(self) -> socket.socket:
-        """Return the socket and leave it to the caller."""
-        return self._socket
-
     def _send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Send what is one part, as all small messages are; returns what the system left."""
         if len(parts) != 1 or type(parts[0]) is not bytes:
@@ -153,6 +139,22 @@ class TcpChannel:
         left = seconds_until(deadline)
         if left <= 0 or not ready.poll(math.ceil(left * 1e3)):
             raise TimeoutError("the deadline has passed")
+
+
+def connected_to(address: Address, deadline: float) -> socket.socket:
+    """Return a socket connected to one of the host's addresses, all of them before the deadline.
+
+    Raises TransportError that names the address, TimeoutError included.
+    """
+    try:
+        connected = dial(*address, deadline)
+        prepare(connected)
+        return connected
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+        raise TransportError(
+            f"no drafter can be reached at {address} ({_reason(error)}): start one there with"
+            " draftwire serve, or correct the address"
+        ) from error
 
 
 def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
@@ -232,6 +234,13 @@ def bound_address(listener: socket.socket) -> Address:
     """Return where a socket listens."""
     name = listener.getsockname()
     return Address(str(name[0]), int(name[1]))
+
+
+def free_address() -> Address:
+    """Return a loopback address that nobody listens on now; somebody may a moment later."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return bound_address(probe)
 
 
 def _reason(error: OSError | UnicodeError) -> str:

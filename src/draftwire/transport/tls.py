@@ -20,7 +20,7 @@ from draftwire.transport.channel import Part, UntrustedError
 from draftwire.transport.keys import read_private
 from draftwire.transport.queue import OutQueue, joined
 from draftwire.transport.stream import READ, WRITE
-from draftwire.transport.tcp import Address, TcpChannel
+from draftwire.transport.tcp import Address, connected_to
 from draftwire.transport.times import seconds_until
 
 FINGERPRINT_BYTES: Final = 32
@@ -90,7 +90,7 @@ class Tls:
         Raises ProtocolError AUTHENTICATION_FAILED (another certificate, or no TLS there) and
         TransportError (nobody there, or too slow).
         """
-        plain = TcpChannel.connect(address, deadline).detach()
+        plain = connected_to(address, deadline)
         try:
             wrapped = self._context.wrap_socket(
                 plain, server_hostname=address.host, do_handshake_on_connect=False
@@ -184,8 +184,15 @@ class TlsStream:
         return True
 
 
-class TlsChannel(TcpChannel):
-    """One connected socket under TLS, blocking up to a deadline."""
+class TlsChannel:
+    """One connected socket under TLS, blocking up to a deadline.
+
+    Raises as :class:`~draftwire.transport.tcp.TcpChannel` does, and UntrustedError.
+    """
+
+    def __init__(self, connected: ssl.SSLSocket) -> None:
+        """Take over a socket whose handshake is done."""
+        self._socket = connected
 
     def receive_into(self, buffer: memoryview, deadline: float) -> int:
         """Wait for bytes and put them into ``buffer``; returns how many, at least one."""
@@ -217,6 +224,10 @@ class TlsChannel(TcpChannel):
             raise
         except OSError as error:
             raise ConnectionError(tls_reason(error)) from error
+
+    def close(self) -> None:
+        """Close; may be called twice."""
+        self._socket.close()
 
     def _until(self, deadline: float) -> None:
         left = seconds_until(deadline)
