@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from draftwire.engines.hf import loading
 from draftwire.engines.hf.loading import embedded_folder, load_folder, load_tokenizer
 from draftwire.errors import ModelError
 from tests.engines.tiny_models import save, tiny_llama, tiny_tokenizer
@@ -39,7 +40,11 @@ def test_both_embedded_models_load() -> None:
 
 
 @pytest.mark.parametrize("device", ["nope", "meta", "cuda:99"])
-def test_a_device_that_is_not_there(folder: Path, device: str) -> None:
+def test_a_device_that_is_not_there(
+    folder: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said before anything is loaded for it."""
+    monkeypatch.setattr(loading, "_attempt", lambda *what, **options: pytest.fail(str(what)))
     with pytest.raises(ModelError, match="cpu always works"):
         load_folder(folder, device=device)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -34,10 +35,12 @@ def load_folder(folder: str | Path, *, device: str = "cpu", dtype: Any = None) -
 
     device: where the weights go. dtype: a torch dtype; None keeps the checkpoint's. Raises
     ModelError saying what the folder lacks: it is no folder, has no ``config.json``, no weights, no
-    tokenizer, weights that are damaged or incomplete, or a model of another kind.
+    tokenizer, weights that are damaged or incomplete, or a model of another kind; or that there is
+    no such device, before the weights are read for it.
     """
     path = Path(folder).expanduser()
     _require_files(path)
+    _placed(torch.empty(0), device)
     options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     with _quiet():
         config = _attempt(path, "configuration", AutoConfig.from_pretrained)
@@ -133,10 +136,10 @@ def _attempt(path: Path, what: str, load: Any, **options: Any) -> Any:
         raise ModelError(f"cannot load the {what} in {path}: {_first_line(error)}") from error
 
 
-def _placed(model: Any, device: str) -> Any:
-    """Put the model on a device; whatever torch says of one that is not there is a ModelError."""
+def _placed(weights: Any, device: str) -> Any:
+    """Put weights on a device; whatever torch says of one that is not there is a ModelError."""
     try:
-        placed = model.to(device)
+        placed = weights.to(device)
     except Exception as error:  # RuntimeError, AssertionError, NotImplementedError: as it pleases
         raise ModelError(
             f"the model cannot be put on device {device!r} ({_first_line(error)}): cpu always works"
