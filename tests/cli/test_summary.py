@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from draftwire.cli.summary import rates, report_lines
 from draftwire.session.reasons import DropReason
+from draftwire.verifier.drafting import MissReason
 from draftwire.verifier.report import Report
 
 
@@ -34,6 +35,16 @@ def test_every_draft_is_in_exactly_one_count() -> None:
 def test_a_run_without_drafts_says_nothing_of_drafts() -> None:
     lines = report_lines(Report(tokens=3, rounds=3))
     assert len(lines) == 1 and "1.00  (3 in 3 passes)" in lines[0]
+
+
+def test_a_drafter_that_was_never_there_is_said_to_have_been_away() -> None:
+    report = Report(tokens=9, rounds=9)
+    report.missed(MissReason.SAMPLED, 0)
+    assert "away" not in report_lines(report)[-1]
+    report.missed(MissReason.NO_CONNECTION, 0)
+    assert "the drafter was away (sampled 1, no_connection 1)" in report_lines(report)[-1]
+    report.proposed(2)
+    assert "away" not in report_lines(report)[-1]
 
 
 def test_rates_are_compared_within_a_turn() -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from draftwire.errors import ConfigurationError
 from draftwire.exact.words import Address, Domain
+from draftwire.transport.tcp import free_address
 from draftwire.verifier.breaker import Breaker, BreakerConfig, BreakerState, Choice
 from draftwire.verifier.drafting import MissReason
 from draftwire.verifier.generate import Kind, generate
+from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from tests.paths import drafting
 from tests.verifier.test_laws import Shared, dense, tables, targets_law
@@ -329,18 +331,19 @@ def test_a_breaker_that_sees_the_draw_does_not() -> None:
     assert law == {0: Fraction(1, 4), 1: Fraction(3, 4)}
 
 
+class Slow(Breaker):
+    """A round that is drafted, or would be, takes 10, one without a draft 1."""
+
+    def finished(self, choice: Choice, seconds: float, tokens: int, *, first: bool) -> bool:
+        seconds = 10.0 if choice is Choice.DRAFT else 1.0
+        return super().finished(choice, seconds, tokens, first=first)
+
+
 def test_a_slow_drafter_pauses_and_says_so() -> None:
-    """Times are injected: a drafted round takes 10, one without a draft 1."""
     vocab = 7
     target, engine = ToyTarget(mixed(vocab, 1), vocab), ToyDrafter(mixed(vocab, 2), vocab)
-
-    class Timed(Breaker):
-        def finished(self, choice: Choice, seconds: float, tokens: int, *, first: bool) -> bool:
-            seconds = 10.0 if choice is Choice.DRAFT else 1.0
-            return super().finished(choice, seconds, tokens, first=first)
-
     with drafting("colocated", engine, target) as client:
-        client.breaker = Timed()
+        client.breaker = Slow()
         running = generate(target, client, (1,), Sampling(seed=3, max_tokens=120), dense(3))
         assert len(list(running)) == 120
     report = running.report
@@ -351,3 +354,15 @@ def test_a_slow_drafter_pauses_and_says_so() -> None:
     assert report.rounds == report.drafted_rounds + report.target_only_rounds
     assert report.drafted == report.verified + sum(report.discarded.values())
     assert client.totals.sum().tokens == 120
+
+
+def test_of_a_drafter_that_is_away_the_cost_is_not_spoken_of() -> None:
+    """Connecting in vain takes its time, and the breaker weighs it: no draft has cost anything."""
+    vocab = 7
+    target = ToyTarget(mixed(vocab, 1), vocab)
+    with RemoteDrafter(free_address(), target, breaker=Slow()) as client:
+        running = generate(target, client, (1,), Sampling(max_tokens=40), dense(3))
+        assert len(list(running)) == 40
+    report = running.report
+    assert report.misses[MissReason.NOT_WORTH] > 20
+    assert ["the drafter is away" in note for note in report.notes] == [True]

@@ -19,7 +19,7 @@ from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel, Part
 from draftwire.transport.memory import Fault, Faults, MemoryPair
-from draftwire.transport.tcp import bound_address, listen
+from draftwire.transport.tcp import bound_address, free_address, listen
 from draftwire.verifier.client import ClientRequest, DraftClient
 from draftwire.verifier.drafting import Drafted, Miss, MissReason
 from draftwire.verifier.generate import Kind, generate
@@ -432,9 +432,7 @@ def test_m56_when_nothing_ever_arrives_drafting_pauses_and_says_so() -> None:
 
 
 def test_nobody_there_is_a_target_only_run_that_says_so() -> None:
-    listener = listen("127.0.0.1", 0)
-    address = bound_address(listener)
-    listener.close()
+    address = free_address()
     target = ToyTarget(mixed(V, 1), V)
     with RemoteDrafter(address, target) as drafter:
         run = generate(target, drafter, PROMPT, Sampling(seed=1, max_tokens=30), POLICY)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from draftwire.verifier.drafting import MissReason
+
 if TYPE_CHECKING:
     from draftwire.verifier.report import Report
 
@@ -42,6 +44,8 @@ def report_lines(report: Report) -> list[str]:
         ]
     if report.misses:
         reasons = ", ".join(f"{reason.value} {n}" for reason, n in report.misses.most_common())
+        if not report.drafted and MissReason.NO_CONNECTION in report.misses:
+            reasons = f"all of them: the drafter was away ({reasons})"
         lines.append(line("rounds without proposal", reasons))
     return lines
 

@@ -206,7 +206,8 @@ class Generation(Generic[Context], Iterator[Emission]):
             return
         breaker_changed(breaker)
         if breaker.state is BreakerState.PAUSED:
-            if not report.misses[MissReason.NOT_WORTH]:
+            # Nothing was asked of a drafter that is away: why is said already.
+            if report.drafted and not report.misses[MissReason.NOT_WORTH]:
                 report.note(breaker.sentence)
         elif breaker.state is BreakerState.DRAFTING:
             report.note("drafting pays again")
