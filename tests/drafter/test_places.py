@@ -42,11 +42,19 @@ class Held(ToyDrafter):
 
     entered: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
+    once: bool = False
 
     def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
         self.entered.set()
         assert self.go_on.wait(30)
+        if self.once:
+            self.go_on.clear()
         return super().extend(batch)
+
+    def one(self) -> None:
+        """Let one batch end, and hold the next one."""
+        self.once = True
+        self.go_on.set()
 
 
 class Caller:
@@ -100,6 +108,7 @@ def held(**config: Any) -> Iterator[tuple[Held, DrafterProgram[ToyContext], Addr
         try:
             yield engine, program, server.address
         finally:
+            engine.once = False
             engine.go_on.set()
 
 
@@ -183,6 +192,27 @@ def test_a_lease_is_not_over_for_one_who_spoke_while_a_batch_was_drawn() -> None
         time.sleep(1.0)
         engine.go_on.set()
         assert speaks.alive()
+        assert program.counters.leases[LeaseEnd.EXPIRED] == 0
+
+
+def test_a_lease_is_not_over_for_one_whose_proposal_has_just_been_sent() -> None:
+    """It asked long ago, and waited in the queue for longer than its lease."""
+    limits = PeerLimits(yield_seconds=0.1, lease_seconds=0.5)
+    with held(peer=limits, max_batch=1) as (engine, program, address):
+        callers = [Caller(address) for _ in range(3)]
+        assert all(each.agree() for each in callers)
+        engine.entered.clear()
+        for each in callers:
+            each.ask()
+            time.sleep(0.1)  # the first one's batch holds the others up
+        assert engine.entered.wait(10)
+        for answered in range(3):
+            time.sleep(0.7)
+            for each in callers[:answered]:
+                each.ping()
+            engine.one()
+        until(lambda: program.counters.proposals == 3)
+        assert all(each.alive() for each in callers)
         assert program.counters.leases[LeaseEnd.EXPIRED] == 0
 
 

@@ -159,7 +159,7 @@ class DrafterServer(Generic[Context]):
         after = time.monotonic()
         for peer in touched:
             self._book(peer, heard)
-        touched += self._judge(heard)
+        touched += self._judge(heard, awaited)
         self._places.excuse(after - heard)
         for peer in awaited:
             self._places.worked(peer, after)
@@ -183,13 +183,16 @@ class DrafterServer(Generic[Context]):
         self._due = min(times, default=math.inf)
         return max(seconds_until(self._due), 0.0) if times else None
 
-    def _judge(self, heard: float) -> list[Peer[Context]]:
+    def _judge(self, heard: float, awaited: list[Peer[Context]]) -> list[Peer[Context]]:
         """End who was too slow or too silent up to ``heard``, by when all that came was read.
 
-        Returns those that may be read from again.
+        awaited: who was answered since, and waited until then. Returns those that may be read from
+        again.
         """
         if heard < self._due:
             return []
+        for peer in awaited:
+            self._places.worked(peer, heard)
         for peer in self._places.too_slow(heard):
             self._count(TurnedAway.TOO_SLOW)
             self._turn_away(peer, TimeoutError("it did not agree on HELLO in time"))
