@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count, product
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from draftwire.kernels import answers as kernel_answers
 from draftwire.kernels import cpu_quantise, packed, payload_loops, shards_loops
 from draftwire.kernels.rows import QRow
 from draftwire.session import answers
+from draftwire.session.answering import AnsweringSession
 from draftwire.session.asking import AskingSession
 from draftwire.session.awaited import Awaited
 from draftwire.session.link import AgreedEvent, Link
@@ -34,12 +35,13 @@ from draftwire.session.proposal import NO_RIDER, Dropped, Proposal, Received
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.answer import laid_out
 from draftwire.wire.messages import ProposalPolicy, Step
-from draftwire.wire.registry import TICKETS, Layout, LayoutSet, WireVersion
+from draftwire.wire.registry import TICKETS, Layout, LayoutSet, Outcome, WireVersion
 from fuzz.pieces import cut
 from tools.vectors.form import binary32
 from toys.models import ToyTarget, constant
 
 PROMPT = (2, 0, 1)
+CORRECTION = 1  # a token that nothing is drawn from
 DEPTH = 2
 SECRET, NONCES = bytes(range(64)), (b"v" * 32, b"d" * 32)
 PACKAGE = str(Path(draftwire.__file__).parent)
@@ -199,9 +201,15 @@ class Pair:
         return result
 
 
-def exchange(shape: Shape, rows: Rows, key: int = 0, *, trace: bool = True) -> Exchange:
-    """The first round under a proposal key."""
+def exchange(
+    shape: Shape, rows: Rows, key: int = 0, *, trace: bool = True, second: bool = False
+) -> Exchange:
+    """The first round under a proposal key, or the one after it, whose STEP may be foreseen."""
     pair = Pair(shape, rows, key)
+    if second:  # whatever was drawn first is rejected, and what is committed is the same
+        pair.link.send(pair.session.ask(shape.policy, 0.0, 1.0))
+        pair.take(pair.answer(b"".join(pair.link.outgoing())))
+        pair.session.commit(0, Outcome.CORRECTION, CORRECTION)
     pair.link.send(pair.session.ask(shape.policy, 0.0, 1.0))
     step = b"".join(pair.link.outgoing())
     run = traced if trace else untraced
@@ -218,17 +226,26 @@ def exchange(shape: Shape, rows: Rows, key: int = 0, *, trace: bool = True) -> E
     return Exchange(proposal.tokens, frames, answer, drafting, reading)
 
 
-def every_proposal(shape: Shape, rows: Rows, supports: Iterable[tuple[int, ...]]) -> list[Exchange]:
+def every_proposal(
+    shape: Shape, rows: Rows, supports: Iterable[tuple[int, ...]], *, second: bool = False
+) -> list[Exchange]:
     """An exchange for each proposal of ``supports``: keys are tried until each has been drawn."""
     wanted = set(supports)
     keys: dict[tuple[int, ...], int] = {}
     for key in count(1):
-        keys.setdefault(exchange(shape, rows, key, trace=False).tokens, key)
+        keys.setdefault(exchange(shape, rows, key, trace=False, second=second).tokens, key)
         assert key < 2000, wanted - set(keys)
         if wanted <= set(keys):
             break
     assert wanted == set(keys)
-    return [exchange(shape, rows, key) for key in keys.values()]
+    return [exchange(shape, rows, key, second=second) for key in keys.values()]
+
+
+def ran(function: Callable[..., Any], lines: Lines) -> bool:
+    """Whether some line of a function is among those that ran."""
+    code: CodeType = function.__code__
+    own = {(code.co_filename, line) for *_, line in code.co_lines()}
+    return not own.isdisjoint(lines)
 
 
 def on(ids: Iterable[int], vocab_size: int, salt: int = 0) -> list[float]:
@@ -258,6 +275,22 @@ def test_every_draw_takes_the_same_bytes_and_lines(name: str) -> None:
         shape, lambda token: on(ids, shape.vocab_size, token), product(ids, repeat=DEPTH)
     )
     assert_same(tokens)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_draw_of_a_round_that_was_foreseen_takes_the_same_bytes_and_lines(name: str) -> None:
+    """Both the drafts of this round and those of the one before, which were rejected, differ."""
+    shape = SHAPES[name]
+    ids = (0, 2, shape.vocab_size - 1)
+    every = every_proposal(
+        shape,
+        lambda token: on(ids, shape.vocab_size, token),
+        product(ids, repeat=DEPTH),
+        second=True,
+    )
+    assert_same(every)
+    assert ran(AnsweringSession.follow, every[0].drafting) is not shape.keyed
+    assert ran(AnsweringSession.apply, every[0].drafting) is shape.keyed
 
 
 @pytest.mark.parametrize("name", SHAPES)
