@@ -218,7 +218,6 @@ def test_another_shard_than_the_links_is_refused() -> None:
 
 
 SHARD = Shard(10, 4, 8, 1, 3)
-F32 = np.float32
 
 
 def reply_with(layout: Layout, *rows: ReplyRow, support: int) -> Reply:

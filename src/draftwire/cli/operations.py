@@ -12,6 +12,7 @@ import click
 
 from draftwire.cli.options import HostType
 from draftwire.journal import tell
+from draftwire.operations.logs import FORMATS, LEVELS
 from draftwire.transport.tcp import Address, is_loopback
 
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ def watching_options(level: str) -> Callable[[Command], Command]:
         ),
         click.option(
             "--log-level",
-            type=click.Choice(("debug", "info", "warning", "error")),
+            type=click.Choice(LEVELS),
             default=level,
             show_default=True,
             help="What is logged to standard error; never text or tokens.",
         ),
         click.option(
             "--log-format",
-            type=click.Choice(("text", "json")),
+            type=click.Choice(FORMATS),
             default="text",
             show_default=True,
             help="One line an event, or one JSON object a line.",

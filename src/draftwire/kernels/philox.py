@@ -17,7 +17,6 @@ _U32: Final = 0xFFFFFFFF
 _MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 _WEYL: Final = (0x9E3779B9, 0xBB67AE85)
 ROUNDS: Final = 10
-LANES: Final = 4  # words a block
 
 Integers = TypeVar("Integers", bound=Any)
 

@@ -24,7 +24,6 @@ from draftwire.session.sealing import Sealer
 from draftwire.tally import zeros
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed
-from draftwire.wire.asked import STEP, step_frame
 from draftwire.wire.fields import FIELD_NAMES
 from draftwire.wire.frames import Bounds, Frame, FrameReader, encode_frame
 from draftwire.wire.messages import (
@@ -45,6 +44,7 @@ from draftwire.wire.registry import (
     MessageType,
     Role,
 )
+from draftwire.wire.steps import step_frame
 
 FRAME_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
 
@@ -98,7 +98,9 @@ LINK_TRANSITIONS: Final[dict[LinkState, dict[LinkInput, LinkState]]] = {
 }
 """The connection's machine, the same for both roles; a missing entry is a protocol error."""
 
-_AGREED: Final = LinkState.AGREED  # looked up once
+# Looked up once: a member of an enumeration costs several times what a global does.
+_AGREED: Final = LinkState.AGREED
+_STEP: Final = MessageType.STEP
 
 _OF_SESSIONS: Final = frozenset(MessageType) - {
     MessageType.HELLO,
@@ -211,7 +213,7 @@ class Link:
         if frame is None:
             self.send(step)
             return self.outgoing()
-        self.sent[STEP] += 1
+        self.sent[_STEP] += 1
         return [frame]
 
     def send_parts(self, parts: Parts) -> None:

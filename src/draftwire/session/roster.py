@@ -64,7 +64,7 @@ class Roster:
         self._slots: dict[int, int] = {}  # slot -> the session whose STEP claimed it last
         self._ended: OrderedDict[int, int] = OrderedDict()  # id -> generation that was cancelled
         self._asked: OrderedDict[int, float] = OrderedDict()  # id -> when its latest STEP came
-        self._foreseen: dict[int, Foreseen] = {}  # id -> what its next STEP is followed by
+        self._foreseen: dict[int, Foreseen] = {}  # id -> what follows its next STEP
         self._lapsed: OrderedDict[int, int] = OrderedDict()  # id -> generation that was silent
 
     def __len__(self) -> int:

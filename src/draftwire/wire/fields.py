@@ -55,7 +55,7 @@ class FieldTable:
         )
         self.bytes = self._struct.size
 
-    def layout(self) -> list[tuple[str, str]]:
+    def formats(self) -> list[tuple[str, str]]:
         """Return each field's name and its format for ``struct``, in order."""
         return list(zip(self._names, self._formats, strict=True))
 

@@ -45,10 +45,10 @@ Following: TypeAlias = tuple[int, int, int, bytes, int, int]
 base and token."""
 
 
-def _layout() -> tuple[struct.Struct, struct.Struct]:
+def _structs() -> tuple[struct.Struct, struct.Struct]:
     """Return the frame as what varies between known bytes, and as the known bytes alone."""
     whole, known = [f"{HEADER_BYTES}s"], [f"{HEADER_BYTES}s"]
-    for varies, fields in groupby(_TABLE.layout(), lambda field: field[0] in _VARYING):
+    for varies, fields in groupby(_TABLE.formats(), lambda field: field[0] in _VARYING):
         formats = [kind for _, kind in fields]
         size = struct.calcsize("<" + "".join(formats))
         whole += formats if varies else [f"{size}s"]
@@ -56,7 +56,7 @@ def _layout() -> tuple[struct.Struct, struct.Struct]:
     return struct.Struct("<" + "".join([*whole, "i", "I"])), struct.Struct("<" + "".join(known))
 
 
-_WHOLE, _KNOWN = _layout()
+_WHOLE, _KNOWN = _structs()
 
 
 def known_of(step: Step) -> tuple[bytes, ...]:

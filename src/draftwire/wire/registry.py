@@ -17,7 +17,6 @@ TRAILER_BYTES: Final = 4
 FRAME_MAC_BYTES: Final = 16  # after the trailer of every frame that a proved key protects
 
 NONCE_BYTES: Final = 32
-PROOF_BYTES: Final = 32
 KEY_LABEL: Final = b"draftwire-psk-v1"  # begins everything that a pre-shared key is applied to
 
 TICKETS: Final = 1 << 24  # M
