@@ -16,7 +16,7 @@ from draftwire.kernels.words import proposal_words
 from draftwire.session.awaited import Awaited
 from draftwire.session.proposal import Matched, Proposal, Received
 from draftwire.wire.agreement import q_bytes, reply_bytes
-from draftwire.wire.answer import CHECKSUM_BYTES, outline, sparse_outline, whole_of
+from draftwire.wire.answer import CHECKSUM_BYTES, outline, whole_of
 from draftwire.wire.codec import rows_of
 from draftwire.wire.messages import Complete, Reply, Step
 from draftwire.wire.registry import Layout
@@ -95,9 +95,9 @@ class Flight:
         None where an answer is read field by field.
         """
         step, policy, vocab_size = self.step, self.step.policy, self.vocab_size
+        frames = outline(step, whole_of(vocab_size))
         if policy.layout is not _SPARSE or policy.support > vocab_size:
-            return Awaited(step, outline(step, whole_of(vocab_size)), None, None)
-        frames = sparse_outline(step, vocab_size)
+            return Awaited(step, frames, None, None)
         rows = SparseRows.room(vocab_size, policy.depth, policy.support)
         return Awaited(step, frames, rows, self._words(policy.depth) if audit else None)
 

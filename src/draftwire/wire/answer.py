@@ -139,30 +139,16 @@ def outline(step: Step, part: Part) -> Outline:
 
 
 class _Known(NamedTuple):
-    """What all whole sparse answers of one generation have in common; see :func:`_known`.
+    """What the sparse answers of one generation have in common, with zeros for what varies.
 
-    frames: with zeros for the rest. tokens: writes those of all rows. last: where COMPLETE begins.
-    reply, complete: what is known around what varies. payload_bytes: of REPLY.
+    tokens: writes those of all rows. last: where COMPLETE begins. bytes: of both frames.
     """
 
-    frames: bytes
+    reply: bytes
+    complete: bytes
     tokens: struct.Struct
     last: int
-    reply: tuple[bytes, bytes]
-    complete: tuple[bytes, bytes]
-    payload_bytes: int
-
-
-def sparse_outline(step: Step, vocab_size: int) -> Outline:
-    """Return the outline of a whole sparse answer, as :func:`outline` does."""
-    known = _known_of(step, vocab_size)
-    varying = _VARYING.pack(step.round, step.anchor + 1, step.prefix_digest)
-    return Outline(
-        varying.join(known.reply),
-        varying.join(known.complete),
-        known.payload_bytes,
-        len(known.frames),
-    )
+    bytes: int
 
 
 def laid_out(step: Step, vocab_size: int, tokens: Sequence[int]) -> bytearray | None:
@@ -171,25 +157,23 @@ def laid_out(step: Step, vocab_size: int, tokens: Sequence[int]) -> bytearray | 
     What is known is there, and each row's token; the rest of the rows and all checksums are zeros.
     None where a token is outside its type, or there is another number of them.
     """
-    known = _known_of(step, vocab_size)
-    frames = bytearray(known.frames)
+    policy, version = step.policy, step.context_version
+    named = step.session, step.slot, step.generation, version
+    reply, complete, rows, last, size = _known(*named, policy.depth, policy.support, vocab_size)
+    frames = bytearray(size)
+    frames[:_ROWS_AT] = reply
+    frames[last : last + len(complete)] = complete
     varying = step.round, step.anchor + 1, step.prefix_digest
     try:
-        known.tokens.pack_into(frames, _ROWS_AT, *tokens)
+        rows.pack_into(frames, _ROWS_AT, *tokens)
         _VARYING.pack_into(frames, _VARYING_AT, *varying)
-        _VARYING.pack_into(frames, known.last + _VARYING_AT, *varying)
+        _VARYING.pack_into(frames, last + _VARYING_AT, *varying)
     except struct.error:
         return None
     return frames
 
 
-def _known_of(step: Step, vocab_size: int) -> _Known:
-    policy, version = step.policy, step.context_version
-    named = step.session, step.slot, step.generation, version
-    return _known(*named, policy.depth, policy.support, vocab_size)
-
-
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=1024)  # of the generations that are open in this process, few bytes each
 def _known(
     session: int,
     slot: int,
@@ -205,19 +189,15 @@ def _known(
         session, slot, generation, 0, -1, policy, rider, context_version, 0, bytes(16), 0, ()
     )
     known = outline(step, whole_of(vocab_size))
-    frames, last = bytearray(known.bytes), HEADER_BYTES + known.payload_bytes + TRAILER_BYTES
-    frames[: len(known.reply)] = known.reply
-    frames[last : last + len(known.complete)] = known.complete
-    token = f"4xi{ROW_HEAD_BYTES - 8 + 8 * support}x"  # behind its position
-    behind = _VARYING_AT + _VARYING.size
-    return _Known(
-        bytes(frames),
-        struct.Struct("<" + token * depth),
-        last,
-        (known.reply[:_VARYING_AT], known.reply[behind:]),
-        (known.complete[:_VARYING_AT], known.complete[behind:]),
-        known.payload_bytes,
-    )
+    last = HEADER_BYTES + known.payload_bytes + TRAILER_BYTES
+    return _Known(known.reply, known.complete, _tokens(depth, support), last, known.bytes)
+
+
+@lru_cache(maxsize=64)
+def _tokens(depth: int, support: int) -> struct.Struct:
+    """The tokens of all rows, each behind its position."""
+    behind = ROW_HEAD_BYTES - 8 + 8 * support
+    return struct.Struct("<" + f"4xi{behind}x" * depth)
 
 
 @lru_cache(maxsize=64)
