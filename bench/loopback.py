@@ -1,13 +1,16 @@
 """One round over loopback without models, beside a bare echo of the same bytes.
 
-This process asks; one drafts with prepared q's (it draws, encodes and answers as the real program
-does), one quantises prepared logits as well, one echoes. A round is STEP there, REPLY and COMPLETE
+This process asks; one drafts with prepared q's (it is the real program but for its proposer, which
+draws from all rows in one call: they do not wait for one another's tokens, as a model's do); one
+quantises prepared logits and draws row by row, as with a model; one echoes. A round is STEP there, REPLY and COMPLETE
 back, validated and audited, and the commit that rides in the next STEP; an echo is the same number
 of bytes there and back with nothing done to them. All of them wait in the kernel, nobody spins.
 
 The goal is of the two in turns, and of nothing else in between: each finds both processes asleep
 for as long. In blocks an echo's peer has hardly fallen asleep again when it is woken and a round's
-has; that is shown beside it, and so are parts of the round and more than a round.
+has; that is shown beside it, and so are parts of the round and more than a round. What the drafter
+books once its answer is on its way is no part of the round, since nobody waits for it: it is shown
+apart, and the next round waits where it takes longer than the verifier's own part.
 """
 
 from __future__ import annotations

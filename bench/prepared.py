@@ -1,6 +1,7 @@
 """A drafting engine and its proposals whose every row is there already: no model's time is in them.
 
-They draw, encode and are audited as the real ones are; only the computing of rows is left out.
+They draw with the real words, encode and are audited as the real ones are. What is left out is the
+computing of rows, and with it that one row waits for the token of the row before.
 """
 
 from __future__ import annotations
