@@ -2,9 +2,10 @@
 
 This process asks; one drafts with prepared q's (it is the real program but for its proposer, which
 draws from all rows in one call: they do not wait for one another's tokens, as a model's do); one
-quantises prepared logits and draws row by row, as with a model; one echoes. A round is STEP there, REPLY and COMPLETE
-back, validated and audited, and the commit that rides in the next STEP; an echo is the same number
-of bytes there and back with nothing done to them. All of them wait in the kernel, nobody spins.
+quantises prepared logits and draws row by row, as with a model; one echoes. A round is STEP there,
+REPLY and COMPLETE back, validated and audited, and the commit that rides in the next STEP; an echo
+is the same number of bytes there and back with nothing done to them. All of them wait in the
+kernel, nobody spins.
 
 The goal is of the two in turns, and of nothing else in between: each finds both processes asleep
 for as long. In blocks an echo's peer has hardly fallen asleep again when it is woken and a round's
