@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 
+from draftwire.errors import ProtocolErrorCode
 from draftwire.session.asking import AskingSession
 from draftwire.session.foreseen import Foreseen
 from draftwire.session.link import Closed, Link
@@ -341,3 +342,59 @@ def test_a_full_context_is_declined_as_it_is_field_by_field() -> None:
         followed.append(pair.followed)
     assert found[:2] == found[2:]
     assert followed == [0, 1, 0, 0]
+
+
+def with_fields(step: bytes, digest: bytes | None = None, **numbers: int) -> bytes:
+    """The frame with other numbers and another digest, under checksums that hold."""
+    changed = bytearray(step)
+    for name, value in numbers.items():
+        struct.pack_into("<I", changed, HEADER + STEP.offset(name), value)
+    if digest is not None:
+        at = HEADER + STEP.offset("prefix_digest")
+        changed[at : at + len(digest)] = digest
+    return sealed(changed)
+
+
+@pytest.mark.parametrize("apart", [-1, 1])
+def test_an_anchor_that_is_not_the_last_token_ends_as_it_does_field_by_field(apart: int) -> None:
+    def craft(step: bytes) -> Sequence[bytes]:
+        (anchor,) = struct.unpack_from("<I", step, HEADER + STEP.offset("anchor"))
+        return (with_fields(step, anchor=anchor + apart, first_position=anchor + 1 + apart),)
+
+    result, followed = both(Outcome.CORRECTION, 1, craft)
+    assert not followed
+    assert result[0] == (ProtocolErrorCode.BAD_FIELD,)
+
+
+def test_what_a_commit_has_told_is_not_followed_once_more() -> None:
+    """A digest of the prefix with all of that behind it again fits no other number of the STEP."""
+    found = []
+    for foresees in (True, False):
+        pair = Pair(foresees=foresees)
+        pair.round()
+        held = pair.roster[1]
+        grown = (*held._drafts[:1], (held._drafts[1] + 1) % VOCABULARY)
+        list(pair.follow(messages(pair, "commit")))
+        pair.commit(Outcome.CORRECTION, 1)
+        step = with_fields(pair.step(), held._prefix.digest_with(grown))
+        found.append((pair.result(step), pair.followed))
+    assert found[0] == found[1]
+    ((answer,), *_), _ = found[0]
+    assert answer[-2] is ProtocolErrorCode.WRONG_DIGEST  # type: ignore[index]
+
+
+def test_what_was_foreseen_of_an_older_proposal_is_not_followed() -> None:
+    """Its round once more, with what would follow the latest: only a retry may come under it."""
+    found = []
+    for foresees in (True, False):
+        pair = Pair(foresees=foresees)
+        pair.round()
+        pair.foresees = False
+        pair.commit(Outcome.ENDED, 2)  # which nothing foresees
+        pair.round()
+        pair.commit(Outcome.CORRECTION, 1)
+        step = with_fields(pair.step(), round=2, committed_round=1)
+        found.append((pair.result(step), pair.followed))
+    assert found[0] == found[1]
+    ((answer,), *_), _ = found[0]
+    assert answer[-2] is ProtocolErrorCode.DUPLICATE_ROUND  # type: ignore[index]
