@@ -16,9 +16,10 @@ from draftwire.drafter.engine import DraftEngine
 from draftwire.drafter.propose import DraftJob, ProposalSource
 from draftwire.exact.words import ProposalWords
 from draftwire.kernels import cpu
-from draftwire.kernels.answers import draw_all
-from draftwire.kernels.rows import QRow, SparseRows
-from draftwire.kernels.words import first_words
+from draftwire.kernels.compiled import compiled
+from draftwire.kernels.cpu_quantise import first_above
+from draftwire.kernels.rows import LINE_HEAD, QRow, SparseRows
+from draftwire.kernels.words import fill_words, first_words, halves
 from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Adaptation, Layout, Status
@@ -84,6 +85,7 @@ class PreparedProposals:
                 )
                 for row in self._rows[layout]:
                     piece.append(row)
+                draw_all(piece, 0, 1, 1, 0)  # compiled now, so that no round pays for it
 
     def __call__(
         self,
@@ -107,3 +109,38 @@ class PreparedProposals:
                 drafts.append(Draft(tokens, rows))
             job.context.length += len(job.feed) + depth - 1
         return drafts
+
+
+def draw_all(
+    rows: SparseRows, proposal_key: int, generation: int, round_: int, first_position: int
+) -> list[int]:
+    """The tokens of rows that do not wait for one another: each drawn with its word (A13, A16).
+
+    Errors: ArithmeticRefusalError OUT_OF_RANGE, as ``proposal_words``. A token of a row that is no
+    distribution means nothing.
+    """
+    tokens = np.empty(rows.length, np.int32)
+    low, high = halves(proposal_key, generation, round_, first_position, rows.length)
+    _draw_all(rows.block, low, high, generation, round_, first_position, tokens)
+    drawn: list[int] = tokens.tolist()
+    return drawn
+
+
+@compiled
+def _draw_all(
+    lines: NDArray[np.int32],
+    low: int,
+    high: int,
+    generation: int,
+    round_: int,
+    first_position: int,
+    tokens: NDArray[np.int32],
+) -> None:
+    support = lines.shape[1] - LINE_HEAD >> 1
+    words = np.empty(len(tokens), np.int64)
+    fill_words(low, high, generation, round_, first_position, words)
+    for row in range(len(tokens)):
+        line = lines[row]
+        begin = LINE_HEAD + support
+        at = first_above(line[begin : begin + line[0]], words[row])
+        tokens[row] = line[LINE_HEAD + max(at, 0)]

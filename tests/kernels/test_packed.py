@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from draftwire.exact.counts import TICKETS, Counts
-from draftwire.kernels import cpu
-from draftwire.kernels.answers import draw_all, write_answer
+from draftwire.kernels.answers import write_answer
 from draftwire.kernels.packed import checksum_of
 from draftwire.kernels.rows import QRow, SparseRows
-from draftwire.kernels.words import first_words
 from draftwire.wire.answer import laid_out
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.messages import CommitRider, ProposalPolicy, Step
@@ -96,19 +94,3 @@ def test_what_is_not_right_in_every_row_is_left_to_the_way_row_by_row() -> None:
         ([HALVES, short], [4, 7], 9, 2),
     ):
         assert written(rows, tokens, first, support) is None
-
-
-def test_rows_that_do_not_wait_are_drawn_from_as_one_by_one() -> None:
-    source = np.random.default_rng(11)
-    for _ in range(50):
-        rows = SparseRows.room(V, 5, 4)
-        for _ in range(int(source.integers(1, 6))):
-            ids = np.sort(source.choice(V, int(source.integers(1, 5)), replace=False))
-            counts = source.multinomial(TICKETS - len(ids), np.full(len(ids), 1 / len(ids))) + 1
-            rows.append(QRow(V, ids.astype(np.int32), counts.astype(np.int32)))
-        key, round_, first = (int(each) for each in source.integers(0, 2**32, 3))
-        address = key << 20 | 7, 3, round_, first
-        words = first_words(*address, len(rows))
-        assert draw_all(rows, *address) == [
-            cpu.draw(row, word) for row, word in zip(rows, words, strict=True)
-        ]

@@ -22,7 +22,6 @@ from draftwire.kernels.packed import (
     write_row,
 )
 from draftwire.kernels.rows import LINE_HEAD, QRow, SparseRows
-from draftwire.kernels.words import fill_words, halves
 from draftwire.wire.answer import HEAD_BYTES, laid_out
 from draftwire.wire.messages import CommitRider, ProposalPolicy, Step
 from draftwire.wire.registry import HEADER_BYTES, Layout, MessageType, Outcome
@@ -130,41 +129,6 @@ def read_answer(
     return read_rows(rows, values, first_position, vocab_size, lines)
 
 
-def draw_all(
-    rows: SparseRows, proposal_key: int, generation: int, round_: int, first_position: int
-) -> list[int]:
-    """The tokens of rows that do not wait for one another: each drawn with its word (A13, A16).
-
-    Errors: ArithmeticRefusalError OUT_OF_RANGE, as ``proposal_words``. A token of a row that is no
-    distribution means nothing.
-    """
-    tokens = np.empty(rows.length, np.int32)
-    low, high = halves(proposal_key, generation, round_, first_position, rows.length)
-    _draw_all(rows.block, low, high, generation, round_, first_position, tokens)
-    drawn: list[int] = tokens.tolist()
-    return drawn
-
-
-@compiled
-def _draw_all(
-    lines: NDArray[np.int32],
-    low: int,
-    high: int,
-    generation: int,
-    round_: int,
-    first_position: int,
-    tokens: NDArray[np.int32],
-) -> None:
-    support = lines.shape[1] - LINE_HEAD >> 1
-    words = np.empty(len(tokens), np.int64)
-    fill_words(low, high, generation, round_, first_position, words)
-    for row in range(len(tokens)):
-        line = lines[row]
-        begin = LINE_HEAD + support
-        at = first_above(line[begin : begin + line[0]], words[row])
-        tokens[row] = line[LINE_HEAD + max(at, 0)]
-
-
 @compiled
 def misdrawn(lines: NDArray[np.int32], words: NDArray[np.int64]) -> int:
     """The first row whose token is not the one that its word draws (A22), -1 if there is none.
@@ -196,6 +160,5 @@ def prepare(row: QRow, token: int, support: int) -> None:
     read = read_answer(store, 0, 1, row.vocab_size, lines)
     assert read
     misdrawn(lines, np.zeros(1, np.int64))
-    draw_all(SparseRows(row.vocab_size, lines, 1), 0, 1, 1, 1)
     begin, end = 4 * REPLY_WORDS, 4 * (REPLY_WORDS + ROW_HEAD_WORDS + 2 * support)
     read_packed(PackedRows(bytes(frames[begin:end]), 8 * support), 1, row.vocab_size)
