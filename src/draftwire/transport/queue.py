@@ -91,7 +91,7 @@ def joined(parts: Sequence[Part]) -> Sequence[Part]:
         return parts
     size = 0
     for part in parts:
-        size += part.nbytes if isinstance(part, memoryview) else len(part)
+        size += size_of(part)
         if size > JOIN_BELOW:
             return parts
     return (b"".join(parts),)
