@@ -8,7 +8,8 @@ import pytest
 
 from draftwire.errors import ProtocolErrorCode, RemoteError
 from draftwire.session.asking import AskingSession
-from draftwire.session.link import AgreedEvent, Closed, Event, Link, LinkState
+from draftwire.session.link import AgreedEvent, Closed, Event, Link
+from draftwire.session.link_table import LinkState
 from draftwire.session.proposal import Proposal, Received
 from draftwire.session.roster import Roster
 from draftwire.wire.registry import FRAME_MAC_BYTES, MessageType, Outcome, Role

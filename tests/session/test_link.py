@@ -9,7 +9,8 @@ import pytest
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
 from draftwire.session.asking import AskingSession
-from draftwire.session.link import AgreedEvent, Alive, Closed, Event, Link, LinkState
+from draftwire.session.link import AgreedEvent, Alive, Closed, Event, Link
+from draftwire.session.link_table import LinkState
 from draftwire.session.proposal import Proposal, Received
 from draftwire.session.roster import Roster
 from draftwire.wire import codec

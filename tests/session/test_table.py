@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.session import link
+from draftwire.session import link_table
 from draftwire.session.table import TRANSITIONS, Input, State, advance, markdown
 
 # One row an input, one column a state, in this order; "." is a protocol error.
@@ -91,22 +91,22 @@ def test_markdown_shows_the_whole_table():
 
 
 LINK_PRODUCT = {
-    link.LinkState.KEYED: {"PROVED": "FRESH", "FAULT": "CLOSED", "END": "CLOSED"},
-    link.LinkState.FRESH: {"HELLO": "GREETED", "FAULT": "CLOSED", "END": "CLOSED"},
-    link.LinkState.GREETED: {"HELLO": "AGREED", "FAULT": "CLOSED", "END": "CLOSED"},
-    link.LinkState.AGREED: {"MESSAGE": "AGREED", "FAULT": "CLOSED", "END": "CLOSED"},
-    link.LinkState.CLOSED: {"END": "CLOSED"},
+    link_table.LinkState.KEYED: {"PROVED": "FRESH", "FAULT": "CLOSED", "END": "CLOSED"},
+    link_table.LinkState.FRESH: {"HELLO": "GREETED", "FAULT": "CLOSED", "END": "CLOSED"},
+    link_table.LinkState.GREETED: {"HELLO": "AGREED", "FAULT": "CLOSED", "END": "CLOSED"},
+    link_table.LinkState.AGREED: {"MESSAGE": "AGREED", "FAULT": "CLOSED", "END": "CLOSED"},
+    link_table.LinkState.CLOSED: {"END": "CLOSED"},
 }
 
 
 @pytest.mark.parametrize(
-    ("state", "happened"), [*itertools.product(link.LinkState, link.LinkInput)]
+    ("state", "happened"), [*itertools.product(link_table.LinkState, link_table.LinkInput)]
 )
-def test_the_full_product_of_the_link(state: link.LinkState, happened: link.LinkInput):
+def test_the_full_product_of_the_link(state: link_table.LinkState, happened: link_table.LinkInput):
     following = LINK_PRODUCT[state].get(happened.name)
     if following is None:
         with pytest.raises(ProtocolError) as caught:
-            link.advance(state, happened)
+            link_table.advance(state, happened)
         assert caught.value.code is ProtocolErrorCode.UNEXPECTED_MESSAGE
     else:
-        assert link.advance(state, happened) is link.LinkState[following]
+        assert link_table.advance(state, happened) is link_table.LinkState[following]

@@ -1,0 +1,69 @@
+"""The states and transitions of a connection as one table of data, the same for both roles."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from draftwire.errors import ProtocolError, ProtocolErrorCode
+
+
+class LinkState(Enum):
+    """Where a connection stands; the value is its meaning."""
+
+    __hash__ = object.__hash__  # Enum's own is interpreted, and every message looks two up
+
+    KEYED = "the key is not proved yet"
+    FRESH = "no HELLO yet"
+    GREETED = "one HELLO, the answer is due"
+    AGREED = "both HELLOs; everything else may come"
+    CLOSED = "nothing more is sent or read"
+
+
+class LinkInput(Enum):
+    """What can happen to a connection; the value is its meaning."""
+
+    __hash__ = object.__hash__
+
+    PROVED = "both sides have proved that they hold the key"
+    HELLO = "HELLO"
+    MESSAGE = "any other message"
+    FAULT = "a protocol error, or the peer's ERROR about the connection"
+    END = "the stream has ended, or is ended here"
+
+
+LINK_TRANSITIONS: Final[dict[LinkState, dict[LinkInput, LinkState]]] = {
+    LinkState.KEYED: {
+        LinkInput.PROVED: LinkState.FRESH,
+        LinkInput.FAULT: LinkState.CLOSED,
+        LinkInput.END: LinkState.CLOSED,
+    },
+    LinkState.FRESH: {
+        LinkInput.HELLO: LinkState.GREETED,
+        LinkInput.FAULT: LinkState.CLOSED,
+        LinkInput.END: LinkState.CLOSED,
+    },
+    LinkState.GREETED: {
+        LinkInput.HELLO: LinkState.AGREED,
+        LinkInput.FAULT: LinkState.CLOSED,
+        LinkInput.END: LinkState.CLOSED,
+    },
+    LinkState.AGREED: {
+        LinkInput.MESSAGE: LinkState.AGREED,
+        LinkInput.FAULT: LinkState.CLOSED,
+        LinkInput.END: LinkState.CLOSED,
+    },
+    LinkState.CLOSED: {LinkInput.END: LinkState.CLOSED},
+}
+"""The connection's machine, the same for both roles; a missing entry is a protocol error."""
+
+
+def advance(state: LinkState, happened: LinkInput) -> LinkState:
+    """Return the state that follows; ProtocolError UNEXPECTED_MESSAGE if there is none."""
+    following = LINK_TRANSITIONS[state].get(happened)
+    if following is None:
+        raise ProtocolError(
+            ProtocolErrorCode.UNEXPECTED_MESSAGE,
+            f"{happened.value} may not come now ({state.value})",
+        )
+    return following
