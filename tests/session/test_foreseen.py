@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
 from draftwire.errors import ProtocolErrorCode
+from draftwire.session.answering import AnsweringSession
 from draftwire.session.asking import AskingSession
 from draftwire.session.foreseen import Foreseen
 from draftwire.session.link import Closed, Link
@@ -17,7 +20,15 @@ from draftwire.session.roster import Roster
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.following import FRAME_BYTES
-from draftwire.wire.messages import Cancel, Commit, Message, ProposalPolicy, Reset
+from draftwire.wire.messages import (
+    Cancel,
+    Commit,
+    CommitRider,
+    Message,
+    ProposalPolicy,
+    Reset,
+    Step,
+)
 from draftwire.wire.registry import MessageType, Outcome, Role
 from tests.session.joined import (
     DENSE,
@@ -84,6 +95,16 @@ class Pair:
         if self.foresees:
             foreseen = self.roster.foresee(task.session)
             assert foreseen is not None
+            self.link.foresee(foreseen)
+
+    def answer_to(self, step: Step) -> None:
+        """A round by hand: the drafter alone, whose next STEP may be foreseen."""
+        (task,) = self.follow(self.sent(step))
+        assert isinstance(task, DraftTask)
+        self.roster.reply(task, self.drafter.draft(task, self.roster[task.session].tokens))
+        foreseen = self.roster.foresee(task.session)
+        assert foreseen is not None
+        if self.foresees:
             self.link.foresee(foreseen)
 
     def commit(self, outcome: Outcome, accepted: int, session: int = 0, other: int = 1) -> None:
@@ -398,3 +419,46 @@ def test_what_was_foreseen_of_an_older_proposal_is_not_followed() -> None:
     assert found[0] == found[1]
     ((answer,), *_), _ = found[0]
     assert answer[-2] is ProtocolErrorCode.DUPLICATE_ROUND  # type: ignore[index]
+
+
+CHANGES: dict[str, Any] = {
+    "generation": 2,
+    "slot": 1,
+    "proposal_key": 5,
+    "context_version": 3,
+    "policy": replace(SPARSE, temperature=0.5),
+}
+
+
+def following(latest: Step, held: AnsweringSession) -> Step:
+    """The STEP after the proposal to another one, of which one draft is accepted."""
+    drafts = held._drafts
+    grown = (drafts[0], (drafts[1] + 1) % VOCABULARY)
+    return replace(
+        latest,
+        round=latest.round + 1,
+        anchor=latest.anchor + 2,
+        commit=CommitRider(latest.round, 1, Outcome.CORRECTION),
+        prefix_digest=held._prefix.digest_with(grown),
+        base=latest.anchor + 2,
+        tokens=grown[1:],
+    )
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_was_asked_before_the_latest_is_not_foreseen(name: str) -> None:
+    """The latest STEP has another slot, or key, or what it is: the next one has the first one's."""
+    found = []
+    for foresees in (True, False):
+        pair = Pair(foresees=foresees)
+        first = pair.sessions[0].ask(SPARSE, 0.0, 1.0)
+        pair.answer_to(first)
+        opens = name == "generation"
+        latest = replace(
+            first if opens else following(first, pair.roster[1]), **{name: CHANGES[name]}
+        )
+        pair.answer_to(latest)
+        step = replace(following(latest, pair.roster[1]), **{name: getattr(first, name)})
+        found.append((pair.result(pair.sent(step)), pair.followed))
+    assert found[0] == found[1]
+    assert not found[0][1]
