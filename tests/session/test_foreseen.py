@@ -20,6 +20,7 @@ from draftwire.session.roster import Roster
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.following import FRAME_BYTES
+from draftwire.wire.frames import FrameReader
 from draftwire.wire.messages import (
     Cancel,
     Commit,
@@ -274,6 +275,33 @@ def with_digest(step: bytearray, accepted: int, token: int) -> bytearray:
 def test_every_split_is_the_same() -> None:
     for at in range(FRAME_BYTES + 1):
         both(damage=lambda step, at=at: (step[:at], step[at:]))  # type: ignore[misc]
+
+
+def test_bytes_that_have_not_come_are_not_read() -> None:
+    """They lie in the buffer already, as those of an older message may."""
+    for at in range(FRAME_BYTES):
+        pair = Pair(foresees=True)
+        pair.round()
+        pair.commit(Outcome.CORRECTION, 1)
+        step = pair.step()
+        pair.link.buffer()[:FRAME_BYTES] = step
+        assert pair.link.filled(at, 0.75) is None
+        assert isinstance(pair.link.filled(FRAME_BYTES - at, 0.75), Foreseen)
+
+
+class AtTheEnd(FrameReader):
+    """A reader whose buffer ends with the first bytes of a frame."""
+
+    def received(self, count: int) -> tuple[memoryview, int, int]:
+        size = self.capacity
+        return self._store, size - 8, size
+
+
+def test_the_end_of_the_buffer_is_not_read_over() -> None:
+    pair = Pair(foresees=True)
+    pair.round()
+    reader = AtTheEnd(pair.link._reader.bounds)
+    assert pair.link._recognition.take(reader, 0) is None
 
 
 def test_a_retry_is_answered_as_it_is_field_by_field() -> None:
