@@ -212,6 +212,34 @@ def test_what_comes_late_or_twice_is_counted_as_two_messages() -> None:
     assert (drops[DropReason.STALE], drops[DropReason.DUPLICATE]) == (4, 2)
 
 
+def test_a_second_answer_does_not_change_the_q_of_the_first() -> None:
+    """It is as good, and of another q: the draws were audited against that of the first."""
+    found = []
+    for whole in (True, False):
+        pair = Pair(whole=whole)
+        answer = pair.ask()
+        other, values = bytearray(answer), REPLY_HEAD + 16 + 4 * SUPPORT
+        other[values : values + 8] = answer[values + 4 : values + 8] + answer[values : values + 4]
+        assert other != answer
+        (proposal,) = list(
+            pair.feed(answer + sealed(other))
+        )  # both are read before it is looked at
+        assert isinstance(proposal, Proposal)
+        found.append(([row.exact() for row in proposal.rows], dict(pair.session.drops)))
+    assert found[0] == found[1]
+
+
+def test_an_answer_that_follows_its_own_reply_is_taken_once() -> None:
+    """REPLY alone, then all of the answer: the first half of that is there already."""
+    found = []
+    for whole in (True, False):
+        pair = Pair(whole=whole)
+        answer = pair.ask()
+        found.append(pair.result(answer[:REPLY], answer))
+    assert found[0] == found[1]
+    assert found[0][1][1] == {DropReason.DUPLICATE: 1}  # type: ignore[index]
+
+
 def test_a_late_answer_writes_into_no_other_rounds_rows() -> None:
     pair = Pair(whole=True)
     late = pair.ask()
