@@ -396,3 +396,27 @@ def history(name: str, seed: int, length: int) -> int:
 def test_every_history_ends_as_without_foreseeing(name: str) -> None:
     followed = history(name, 0, 800)
     assert followed > 20
+
+
+def test_a_program_that_drains_declines_what_it_has_no_context_for() -> None:
+    """As one whose contexts are its leader's (P29)."""
+    found = []
+    for foresees in (True, False):
+        world, verifier = (
+            World(config_of("plenty"), Clock(), foresees=foresees),
+            Verifier(Random(2)),
+        )
+        world.connect(0)
+        (connection,) = world.connections
+        feed(connection, framed(verifier._opening(1, 1)))
+        world.program.draft()
+        world.taken(0, 1 << 30)
+        assert connection.roster is not None
+        held = connection.roster[1]
+        assert held.proposed is not None
+        world.program.close_context(connection, 1)
+        world.program.drain()
+        feed(connection, framed(verifier._following(held, held.proposed)))
+        found.append((world.seen(), world.followed))
+    assert found[0][0] == found[1][0]
+    assert [followed for _, followed in found] == [1, 0]
