@@ -150,8 +150,8 @@ class Connection(Generic[Context]):
     def _follow(self, foreseen: Foreseen, now: float) -> None:
         """Let the task of a STEP that was foreseen wait for its turn.
 
-        Its answer is as large as the one before. Where everything has left, and nothing but memory
-        could stand in the way, it takes the place of that one.
+        Its answer is as large as the one before, which the session has kept until now. Where that
+        has left, and nothing but memory could stand in the way, it takes the place of that one.
         """
         roster, task = self.roster, foreseen.task
         assert roster is not None
@@ -159,7 +159,7 @@ class Connection(Generic[Context]):
         roster.followed(foreseen, now)
         program = self._program
         limited = program.draining or program.config.peer.max_positions
-        if limited or self.outgoing.size or not self.answers.of(task.session):
+        if limited or self.outgoing.size:
             self._give_back(task.session)
             self._begin(roster, task)
         else:
