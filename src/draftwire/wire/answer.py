@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from draftwire.wire.agreement import reply_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES
@@ -138,19 +138,6 @@ def outline(step: Step, part: Part) -> Outline:
     return Outline(first + reply_head(step, part), second + last[:-CHECKSUM_BYTES], size, both)
 
 
-class _Known(NamedTuple):
-    """What the sparse answers of one generation have in common, with zeros for what varies.
-
-    tokens: writes those of all rows. last: where COMPLETE begins. bytes: of both frames.
-    """
-
-    reply: bytes
-    complete: bytes
-    tokens: struct.Struct
-    last: int
-    bytes: int
-
-
 def laid_out(step: Step, vocab_size: int, tokens: Sequence[int]) -> bytearray | None:
     """Return memory for both frames of a whole sparse answer to a STEP of wire v2.
 
@@ -159,13 +146,13 @@ def laid_out(step: Step, vocab_size: int, tokens: Sequence[int]) -> bytearray | 
     """
     policy, version = step.policy, step.context_version
     named = step.session, step.slot, step.generation, version
-    reply, complete, rows, last, size = _known(*named, policy.depth, policy.support, vocab_size)
+    reply, complete, last, size = _known(*named, policy.depth, policy.support, vocab_size)
     frames = bytearray(size)
     frames[:_ROWS_AT] = reply
     frames[last : last + len(complete)] = complete
     varying = step.round, step.anchor + 1, step.prefix_digest
     try:
-        rows.pack_into(frames, _ROWS_AT, *tokens)
+        _tokens(policy.depth, policy.support).pack_into(frames, _ROWS_AT, *tokens)
         _VARYING.pack_into(frames, _VARYING_AT, *varying)
         _VARYING.pack_into(frames, last + _VARYING_AT, *varying)
     except struct.error:
@@ -182,7 +169,12 @@ def _known(
     depth: int,
     support: int,
     vocab_size: int,
-) -> _Known:
+) -> tuple[bytes, bytes, int, int]:
+    """What the sparse answers of one generation have in common, with zeros for what varies.
+
+    Returns the heads of REPLY and COMPLETE, where COMPLETE begins, and the bytes of both frames: a
+    plain tuple of plain values, which the garbage collector has no work with once it has seen it.
+    """
     policy = ProposalPolicy(Layout.SPARSE, depth, 1.0, support=support)
     rider = CommitRider(0, 0, Outcome.NONE)
     step = Step(
@@ -190,7 +182,7 @@ def _known(
     )
     known = outline(step, whole_of(vocab_size))
     last = HEADER_BYTES + known.payload_bytes + TRAILER_BYTES
-    return _Known(known.reply, known.complete, _tokens(depth, support), last, known.bytes)
+    return known.reply, known.complete, last, known.bytes
 
 
 @lru_cache(maxsize=64)
