@@ -23,6 +23,11 @@ DRAFTWIRE = (sys.executable, "-m", "draftwire")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
+def hear_interrupts() -> None:
+    """Undo what a shell does for a suite in the background, whose children would ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def started(*arguments: str, **options: int) -> Iterator[subprocess.Popen[str]]:
     """A draftwire process in a group of its own, as a shell starts it; killed if it is left."""
@@ -33,6 +38,7 @@ def started(*arguments: str, **options: int) -> Iterator[subprocess.Popen[str]]:
         text=True,
         env=ENVIRONMENT,
         process_group=0,
+        preexec_fn=hear_interrupts,
         **options,
     )
     try:
