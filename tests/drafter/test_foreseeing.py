@@ -40,6 +40,7 @@ from draftwire.wire.messages import (
 )
 from draftwire.wire.registry import Layout, Outcome, WireVersion
 from tests.paths import Clock
+from tests.session.joined import held_by
 from toys.models import ToyContext, ToyDrafter, ToyTarget, mixed
 
 V: Final = 9
@@ -156,23 +157,7 @@ def connection_of(connection: Connection[ToyContext]) -> tuple[Any, ...]:
         dict(link.received),
         dict(link.sent),
         link.frames,
-        [session_of(roster[session]) for session in SESSIONS if session in roster],
-    )
-
-
-def session_of(session: AnsweringSession) -> tuple[Any, ...]:
-    cached = session._cached
-    return (
-        session.state,
-        session.generation,
-        session.round,
-        session.tokens,
-        session.prefix_digest,
-        session._step,
-        tuple(map(bytes, session._kept)),
-        session._drafts,
-        session._asked_at,
-        (cached.prefix.tokens(), cached.length, cached.drafts),
+        [held_by(roster[session]) for session in SESSIONS if session in roster],
     )
 
 

@@ -12,6 +12,7 @@ from draftwire.exact.quantise import allocate
 from draftwire.exact.verify import draw
 from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels.rows import QRow
+from draftwire.session.answering import AnsweringSession
 from draftwire.session.answers import Draft
 from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import DraftTask, Dropped, Parts, Proposal, Received
@@ -149,6 +150,23 @@ def unpacked(parts: Parts, agreed: Agreed) -> Iterator[Received]:
         payload = memoryview(bytes(frame.payload))
         message = codec.decode(frame.type, frame.version, payload, agreed)
         yield Received(message, len(payload), frame.checksum)
+
+
+def held_by(session: AnsweringSession) -> tuple[object, ...]:
+    """All that a drafter's session holds, to be compared."""
+    cached = session._cached
+    return (
+        session.state,
+        session.generation,
+        session.round,
+        session.tokens,
+        session.prefix_digest,
+        session._step,
+        tuple(map(bytes, session._kept)),
+        session._drafts,
+        session._asked_at,
+        (cached.prefix.tokens(), cached.length, cached.drafts),
+    )
 
 
 class Joined:

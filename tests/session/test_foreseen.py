@@ -38,6 +38,7 @@ from tests.session.joined import (
     SPARSE,
     VOCABULARY,
     HashDrafter,
+    held_by,
     hello,
 )
 
@@ -141,22 +142,7 @@ class Pair:
         held = []
         for number in (1, 2):
             if number in self.roster:
-                session = self.roster[number]
-                cached = session._cached
-                held.append(
-                    (
-                        session.state,
-                        session.generation,
-                        session.round,
-                        session.tokens,
-                        session.prefix_digest,
-                        session._step,
-                        tuple(map(bytes, session._kept)),
-                        session._drafts,
-                        session._asked_at,
-                        (cached.prefix.tokens(), cached.length, cached.drafts),
-                    )
-                )
+                held.append(held_by(self.roster[number]))
         roster = (dict(self.roster._asked), dict(self.roster._slots), dict(self.roster._ended))
         link = (self.link.state, dict(self.link.received), self.link.frames, self.link.heard_at)
         return (results, *held, roster, link, self.link.agreed)

@@ -332,9 +332,7 @@ class DrafterProgram(Generic[Context]):
         """Return a draft for each of the batch, and behind them what became of the piece."""
         everyone = [*batch] if piece is None else [*batch, piece]
         try:
-            jobs = []
-            for each in everyone:
-                jobs.append(self._job(*each, piece=each is piece))
+            jobs = [self._job(*each, piece=each is piece) for each in everyone]
             return self._proposer(self.engine, jobs, self._source)
         except Exception:
             # The engine is not ours, and whatever it raises must cost one proposal, not the

@@ -28,7 +28,7 @@ class OutQueue:
 
     def push(self, parts: Sequence[Part]) -> None:
         """Queue parts; the caller must not change their bytes any more."""
-        for part in parts if len(parts) == 1 else joined(parts):
+        for part in joined(parts):
             view = memoryview(part).cast("B")
             if view.nbytes:
                 self._parts.append(view)

@@ -214,7 +214,7 @@ class DraftClient(Connected):
         self._silence.asked(now)
         link.expect_nothing()
         for (request, asking, _), step in zip(asked, steps, strict=True):
-            size = size_of(step[0]) if len(step) == 1 else sum(map(size_of, step))
+            size = sum(map(size_of, step))
             request.traffic.sent += size
             self.counters.sent += size
             expected = asking.expected()
