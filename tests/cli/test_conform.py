@@ -13,7 +13,7 @@ from draftwire.cli.conform import run
 from draftwire.errors import ConfigurationError, ExitCode, ProtocolErrorCode
 from tests.cli.conftest import Cli
 
-VECTORS = Path(__file__).parents[2] / "vectors"
+VECTORS = Path(__file__).parents[2] / "spec" / "vectors"
 FILES = sorted(VECTORS.glob("*.jsonl"))
 # Codes that no bytes of one stream or conversation lead to: they need a fault inside a peer, a
 # slot of another size than was agreed, a session that nobody speaks of.

@@ -8,7 +8,9 @@ import torch
 from draftwire.cli import main, qualify
 from draftwire.errors import ExitCode
 from draftwire.kernels import qualify as measuring
-from draftwire.kernels import torch_host, torch_quantise, torch_verify
+from draftwire.kernels.torch import host as torch_host
+from draftwire.kernels.torch import quantise as torch_quantise
+from draftwire.kernels.torch import verify as torch_verify
 
 SMALL = ["--rows", "2", "--vocab", "24", "--huge-vocab", "300", "--json"]
 KINDS = {"flat", "peaked", "near-tied", "tiny p", "random", "one legal id", "huge V"}

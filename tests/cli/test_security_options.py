@@ -14,7 +14,7 @@ from draftwire.cli.security import take_security
 from draftwire.errors import ExitCode
 from draftwire.transport.keys import PresharedKey, write_new_key
 from draftwire.transport.tls import Tls, TlsFiles
-from tests.certificates import fingerprint, tls_files
+from testing.harness.certificates import fingerprint, tls_files
 from tests.cli.conftest import Cli, Pair, Serving
 
 SERVE = ("serve",)

@@ -11,7 +11,7 @@ from draftwire.session.link import AgreedEvent, Link
 from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import ErrorMessage, ProposalPolicy
-from toys.models import ToyTarget, mixed
+from testing.toys.models import ToyTarget, mixed
 
 V: Final = 9
 TARGET: Final = ToyTarget(mixed(V, 1), V)

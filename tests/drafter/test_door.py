@@ -19,8 +19,8 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
-from tests.paths import serving
-from toys.models import ToyDrafter, ToyTarget, mixed
+from testing.harness.paths import serving
+from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.SPARSE, 3, 1.0, support=5)

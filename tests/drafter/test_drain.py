@@ -28,7 +28,7 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
-from toys.models import ToyDrafter, ToyTarget, mixed
+from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.DENSE, 4, 1.0)
@@ -124,7 +124,7 @@ def test_an_idle_server_drains_at_once_and_the_second_request_stops() -> None:
 PROGRAM = """
 from draftwire.drafter.program import DrafterConfig
 from draftwire.drafter.serve import serve
-from toys.models import ToyDrafter, mixed
+from testing.toys.models import ToyDrafter, mixed
 serve(ToyDrafter(mixed(11, 1), 11), DrafterConfig(), ready=lambda a: print(a, flush=True),
       drain_seconds=60.0)
 print("ended", flush=True)

@@ -16,8 +16,8 @@ from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome
+from testing.toys.models import ToyContext, ToyDrafter, mixed
 from tests.drafter.peer import Peer, V, tokens_of
-from toys.models import ToyContext, ToyDrafter, mixed
 
 DENSE = ProposalPolicy(Layout.DENSE, 3, 1.0)
 LONG = tuple(range(V)) * 5  # 45 tokens

@@ -22,7 +22,7 @@ from draftwire.session.link import Link
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import NO_RIDER
 from draftwire.session.table import State
-from draftwire.tally import Histogram
+from draftwire.telemetry.histogram import Histogram
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.codec import encode, message_type
@@ -39,9 +39,9 @@ from draftwire.wire.messages import (
     Step,
 )
 from draftwire.wire.registry import Layout, Outcome, WireVersion
-from tests.paths import Clock
+from testing.harness.paths import Clock
+from testing.toys.models import ToyContext, ToyDrafter, ToyTarget, mixed
 from tests.session.joined import held_by
-from toys.models import ToyContext, ToyDrafter, ToyTarget, mixed
 
 V: Final = 9
 POLICIES: Final = (

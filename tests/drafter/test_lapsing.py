@@ -17,9 +17,9 @@ from draftwire.verifier.drafting import Miss
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome, Status
-from tests.paths import Clock, MemoryChannel, MemoryPair
+from testing.harness.paths import Clock, MemoryChannel, MemoryPair
+from testing.toys.models import ToyDrafter, ToyTarget, mixed
 from tests.session.joined import SPARSE, Joined, agreement, error_of, unpacked
-from toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=5)

@@ -28,8 +28,8 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import Cancel, ProposalPolicy
 from draftwire.wire.registry import Layout, MessageType, Outcome
-from tests.paths import Clock, MemoryChannel, MemoryPair, serving
-from toys.models import ToyDrafter, ToyTarget, mixed
+from testing.harness.paths import Clock, MemoryChannel, MemoryPair, serving
+from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=5)

@@ -19,8 +19,8 @@ from draftwire.session.proposal import Received
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import Cancel, Complete, Message, ProposalPolicy, Reply
 from draftwire.wire.registry import Layout, Outcome, Status
-from tests.paths import Clock
-from toys.models import ToyDrafter, ToyTarget, mixed
+from testing.harness.paths import Clock
+from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 2048
 DENSE = ProposalPolicy(Layout.DENSE, 3, 1.0)

@@ -17,8 +17,8 @@ from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.wire.messages import Cancel, ErrorMessage, ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, Outcome, WireVersion
+from testing.toys.models import ToyContext, ToyDrafter, mixed
 from tests.drafter.peer import Peer, tokens_of
-from toys.models import ToyContext, ToyDrafter, mixed
 
 V = 9
 DENSE = ProposalPolicy(Layout.DENSE, 3, 1.0)

@@ -18,7 +18,7 @@ from draftwire.kernels.rows import QRow
 from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout, Status
-from toys.models import ToyContext, ToyDrafter, mixed
+from testing.toys.models import ToyContext, ToyDrafter, mixed
 
 V = 7
 KEY = 0x0123456789ABCDEF

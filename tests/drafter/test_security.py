@@ -39,8 +39,8 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import Complete, ProposalPolicy
 from draftwire.wire.registry import Layout, Status
-from tests.certificates import tls_files
-from toys.models import ToyDrafter, ToyTarget, mixed
+from testing.harness.certificates import tls_files
+from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 CODE = ProtocolErrorCode

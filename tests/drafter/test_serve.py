@@ -28,8 +28,8 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import HEADER_BYTES, MAGIC, Layout
-from tests.paths import serving
-from toys.models import ToyDrafter, ToyTarget, constant, mixed
+from testing.harness.paths import serving
+from testing.toys.models import ToyDrafter, ToyTarget, constant, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.DENSE, 4, 1.0)
@@ -231,7 +231,7 @@ PROGRAM = """
 import sys
 from draftwire.drafter.program import DrafterConfig
 from draftwire.drafter.serve import serve
-from toys.models import ToyDrafter, mixed
+from testing.toys.models import ToyDrafter, mixed
 serve(ToyDrafter(mixed(11, 1), 11), DrafterConfig(), ready=lambda a: print(a, flush=True))
 print("ended", flush=True)
 """

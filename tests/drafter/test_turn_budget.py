@@ -24,8 +24,8 @@ from draftwire.wire.agreement import LEAST_READ_AHEAD, drafter_read_ahead
 from draftwire.wire.frames import READ_AHEAD
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import HEADER_BYTES, Layout, MessageType, Outcome
-from tests.certificates import tls_files
-from toys.models import ToyDrafter, ToyTarget, mixed
+from testing.harness.certificates import tls_files
+from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=5)

@@ -3,9 +3,8 @@
 import torch  # noqa: F401
 import transformers  # noqa: F401
 
-from draftwire.engines.ranks import answering, columns, group, links, verifying  # noqa: F401
-from draftwire.kernels.prepare import prepare
-from draftwire.kernels.shards_emulator import emulate
+from draftwire.kernels.shards.emulator import emulate
+from draftwire.rows.prepare import prepare
 from tests.engines.rank_rows import sharded_rows
 
 prepare()

@@ -99,8 +99,8 @@ def _run(program: Callable[..., None], pipe: Connection, *arguments: object) -> 
 
 def sharded_arithmetic(pipe: Connection, rank: int, size: int, rendezvous: str) -> None:
     """Quantise, draw and verify rows that every rank makes for itself from one seed."""
-    from draftwire.engines.ranks.group import join, leave
-    from draftwire.kernels.shards import drive
+    from draftwire.engines.parallel.group import join, leave
+    from draftwire.kernels.shards.shard import drive
     from tests.engines.rank_rows import sharded_rows
 
     group = join(rank, size, rendezvous)
@@ -114,7 +114,7 @@ def lost_rank(
     """Every rank waits in a collective for the last one, which never comes."""
     import numpy as np
 
-    from draftwire.engines.ranks.group import FOREVER, join
+    from draftwire.engines.parallel.group import FOREVER, join
     from draftwire.errors import TransportError
 
     group = join(rank, size, rendezvous, patience=patience or FOREVER)
@@ -139,20 +139,16 @@ def drafter_rank(
     from draftwire.drafter.program import DrafterConfig, DrafterProgram
     from draftwire.drafter.serve import DrafterServer
     from draftwire.engines.hf.loading import embedded_folder
-    from draftwire.engines.ranks.answering import (
-        FollowingEngine,
-        FollowingProgram,
-        following,
-    )
-    from draftwire.engines.ranks.columns import load_columns
-    from draftwire.engines.ranks.drafting import (
+    from draftwire.engines.parallel.answering import FollowingEngine, FollowingProgram, following
+    from draftwire.engines.parallel.columns import load_columns
+    from draftwire.engines.parallel.drafting import (
         RankedDraftEngine,
         follow_drafting,
         propose,
         propose_shards,
     )
-    from draftwire.engines.ranks.group import join
-    from draftwire.engines.ranks.shelf import ShardShelf
+    from draftwire.engines.parallel.group import join
+    from draftwire.engines.parallel.shelf import ShardShelf
     from draftwire.errors import TransportError
     from draftwire.transport.tcp import listen
 
@@ -190,15 +186,12 @@ def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay
     leader loses, before each round is scored and before its link asks.
     """
     from draftwire.engines.hf.loading import embedded_folder
-    from draftwire.engines.ranks.columns import load_columns
-    from draftwire.engines.ranks.group import join
-    from draftwire.engines.ranks.links import LinkFollower, RankLinks
-    from draftwire.engines.ranks.verifying import (
-        RankedTargetEngine,
-        follow_verifying,
-    )
+    from draftwire.engines.parallel.columns import load_columns
+    from draftwire.engines.parallel.group import join
+    from draftwire.engines.parallel.links import LinkFollower, RankLinks
+    from draftwire.engines.parallel.verifying import RankedTargetEngine, follow_verifying
     from draftwire.errors import TransportError
-    from draftwire.kernels.shards import even_shards
+    from draftwire.kernels.shards.shard import even_shards
     from draftwire.verifier.breaker import Breaker, Choice
     from draftwire.verifier.ownership import Ownership
     from draftwire.verifier.rank_client import RankClient
@@ -292,7 +285,7 @@ def _text(
     **processors: Any,
 ) -> tuple[tuple[int, ...], dict[str, Any]]:
     """One text by the leader; at token ``pause_at`` it waits until the test says go on."""
-    from draftwire.engines.ranks.verifying import RankedGeneration
+    from draftwire.engines.parallel.verifying import RankedGeneration
     from draftwire.verifier.remote import RemoteDrafter
     from draftwire.verifier.sampling import Sampling
     from draftwire.wire.messages import ProposalPolicy

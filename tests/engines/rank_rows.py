@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.exact.words import KeyedWords, RequestKey
-from draftwire.kernels.shards import Integers, Steps, even_shards
-from draftwire.kernels.shards_quantise import draw, quantise
-from draftwire.kernels.shards_target import weights_of
-from draftwire.kernels.shards_verify import Place, Rounds, verify
+from draftwire.kernels.shards.quantise import draw, quantise
+from draftwire.kernels.shards.shard import Integers, Steps, even_shards
+from draftwire.kernels.shards.target import weights_of
+from draftwire.kernels.shards.verify import Place, Rounds, verify
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from draftwire.drafter.propose import DraftJob
-from draftwire.engines.ranks.drafting import RankedDraft, _finished
+from draftwire.engines.parallel.drafting import RankedDraft, _finished
 from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout, Status

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from draftwire.errors import ConfigurationError
-from draftwire.kernels.shards_emulator import emulate
+from draftwire.kernels.shards.emulator import emulate
 from tests.engines.rank_programs import lost_rank, ranks, sharded_arithmetic
 from tests.engines.rank_rows import sharded_rows
 
@@ -52,7 +52,7 @@ def test_a_rank_that_hangs_is_given_up_after_the_patience() -> None:
 
 def test_each_rank_over_nccl_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs that need not be there: NCCL refuses one GPU for two ranks."""
-    from draftwire.engines.ranks.group import _take_gpu
+    from draftwire.engines.parallel.group import _take_gpu
 
     taken: list[str] = []
     monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
@@ -64,7 +64,7 @@ def test_each_rank_over_nccl_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatc
 
 
 def test_groups_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from draftwire.engines.ranks.group import join
+    from draftwire.engines.parallel.group import join
 
     with pytest.raises(ConfigurationError, match="one of gloo, nccl"):
         join(0, 1, "127.0.0.1:1", backend="mpi")
@@ -77,6 +77,6 @@ def test_groups_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_package_of_ranks_imports_no_torch() -> None:
-    code = "import sys, draftwire.engines.ranks, draftwire.kernels.shards_emulator;"
+    code = "import sys, draftwire.engines.parallel, draftwire.kernels.shards.emulator;"
     code += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from draftwire.engines.ranks.orders import packed, signed, unpacked, unsigned
+from draftwire.engines.parallel.orders import packed, signed, unpacked, unsigned
 from draftwire.verifier.ownership import Links, Ownership, Placement
 from draftwire.wire.registry import TICKETS
 

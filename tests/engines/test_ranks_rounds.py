@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftwire.engines.ranks import rounds
-from draftwire.engines.ranks.rounds import Asked, DistantProposal
-from draftwire.kernels.shards_emulator import emulate
+from draftwire.engines.parallel import rounds
+from draftwire.engines.parallel.rounds import Asked, DistantProposal
+from draftwire.kernels.shards.emulator import emulate
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.verifier.drafting import Miss, MissReason, Traffic

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from draftwire.drafter.program import DrafterConfig
-from draftwire.engines.ranks.answering import FollowingProgram
-from draftwire.engines.ranks.drafting import RankedJob
-from draftwire.engines.ranks.shelf import ShardShelf
+from draftwire.engines.parallel.answering import FollowingProgram
+from draftwire.engines.parallel.drafting import RankedJob
+from draftwire.engines.parallel.shelf import ShardShelf
 from draftwire.exact.words import link_key
-from draftwire.kernels.shards import Shard
-from draftwire.kernels.shards_payload import ShardDraft
+from draftwire.kernels.shards.shard import Shard
+from draftwire.rows.shards import ShardDraft
 from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import DraftTask
 from draftwire.session.shards import ShardProposal
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout
+from testing.toys.models import ToyDrafter, mixed
 from tests.drafter.peer import TARGET, Peer, V
-from toys.models import ToyDrafter, mixed
 
 POLICY = ProposalPolicy(Layout.DENSE, 1, 1.0)
 SHARD = Shard(V, 5, V, 1, 2)

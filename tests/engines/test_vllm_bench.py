@@ -1,4 +1,4 @@
-"""``bench.vllm`` without vLLM: which ways are held together, and what is made of their answers."""
+"""``benchmarks.vllm`` without vLLM: which ways are held together, and what comes of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench import vllm
-from bench.vllm_ways import COLOCATED, DENSE, DRAFTER, REMOTE, TARGET_ONLY
+from benchmarks import vllm
+from benchmarks.vllm_ways import COLOCATED, DENSE, DRAFTER, REMOTE, TARGET_ONLY
 
 SECONDS = {TARGET_ONLY: 1.0, COLOCATED: 4.0, REMOTE: 2.0, DENSE: 8.0}
 

@@ -21,7 +21,7 @@ from draftwire.transport.keys import PresharedKey, write_new_key
 from draftwire.transport.tcp import Address
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import MAX_DEPTH, TICKETS, Layout
-from tests.certificates import fingerprint, tls_files
+from testing.harness.certificates import fingerprint, tls_files
 
 
 def engine(**more: Any) -> Any:

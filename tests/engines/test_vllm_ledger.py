@@ -23,8 +23,8 @@ from draftwire.verifier.drafting import MissReason
 from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
-from toys.enumeration import WordTree, law_of
-from toys.models import ToyDrafter, ToyTarget, constant
+from testing.toys.enumeration import WordTree, law_of
+from testing.toys.models import ToyDrafter, ToyTarget, constant
 
 V = 3
 PROMPT = (0,)

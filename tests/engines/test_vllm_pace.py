@@ -8,6 +8,7 @@ from draftwire.engines.vllm.ledger import Ledger, Wish
 from draftwire.engines.vllm.pace import Pace
 from draftwire.verifier.breaker import BreakerConfig, Choice
 from draftwire.verifier.drafting import MissReason
+from testing.toys.enumeration import WordTree, law_of
 from tests.engines.test_vllm_ledger import (
     POLICY,
     PROMPT,
@@ -19,7 +20,6 @@ from tests.engines.test_vllm_ledger import (
     text_of,
     two_of_three,
 )
-from toys.enumeration import WordTree, law_of
 
 
 @dataclass

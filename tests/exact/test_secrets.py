@@ -10,7 +10,7 @@ import pytest
 
 from draftwire.errors import ProtocolError
 from draftwire.exact import payload as exact
-from draftwire.kernels import payload as kernels
+from draftwire.rows import payload as kernels
 from draftwire.wire.registry import PAD_ID, Layout
 
 V = 900_000

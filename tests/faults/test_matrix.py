@@ -17,21 +17,13 @@ from draftwire.session.table import State
 from draftwire.verifier.inflight import InFlight
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import WireVersion
-from faults import frames, matrix
-from faults.law import Case, OtherCaseError, enumerated, enumerations, shape
-from faults.network import Fault, everywhere
-from faults.play import play
-from faults.requests import TINY_POLICIES, long_request
-from faults.scene import (
-    DEADLINE,
-    PASS,
-    SESSION_STATE,
-    UNDER_WAY,
-    Aimed,
-    Moment,
-    Scene,
-)
-from faults.world import Arrivals
+from testing.faults import frames, matrix
+from testing.faults.law import Case, OtherCaseError, enumerated, enumerations, shape
+from testing.faults.network import Fault, everywhere
+from testing.faults.play import play
+from testing.faults.requests import TINY_POLICIES, long_request
+from testing.faults.scene import DEADLINE, PASS, SESSION_STATE, UNDER_WAY, Aimed, Moment, Scene
+from testing.faults.world import Arrivals
 
 V1, V2 = WireVersion.V1, WireVersion.V2
 BY_NAME = {fault.name: fault for fault in matrix.FAULTS}

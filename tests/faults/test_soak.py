@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from faults.soak import Account, Outcome, Watched
+from testing.faults.soak import Account, Outcome, Watched
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 def test_a_minute_of_kills_loses_nothing_and_grows_nothing() -> None:
-    command = [sys.executable, "-m", "faults.soak", "--seconds", "60", "--every", "5"]
+    command = [sys.executable, "-m", "testing.faults.soak", "--seconds", "60", "--every", "5"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "requests completed, 0 wrong" in run.stdout

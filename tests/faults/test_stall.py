@@ -7,8 +7,8 @@ import pytest
 from draftwire.session.link import Link
 from draftwire.transport.channel import Channel
 from draftwire.verifier.remote import RemoteDrafter
-from faults import stall
-from faults.stall import DEADLINE, TRIES, Round, Stalls, Trial
+from testing.faults import stall
+from testing.faults.stall import DEADLINE, TRIES, Round, Stalls, Trial
 
 WANTED = 100
 FAST, ON_TIME, LATE = 0.06, 1.004 * DEADLINE, 1.2 * DEADLINE

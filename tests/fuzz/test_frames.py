@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from draftwire.wire import checks, frames
-from fuzz.run import Block, run_block
+from testing.fuzz.run import Block, run_block
 
 SEED = 1
 

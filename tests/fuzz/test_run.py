@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from fuzz import run
+from testing.fuzz import run
 
 
 def test_a_short_run_reports_counts_and_rate(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from draftwire.session.link import Link
-from fuzz.machines import conversations
-from fuzz.pieces import written
-from fuzz.run import Block, run_block
-from fuzz.transcripts import check, materials
-from oracle.frames import TYPES
+from spec.oracle.frames import TYPES
+from testing.fuzz.machines import conversations
+from testing.fuzz.pieces import written
+from testing.fuzz.run import Block, run_block
+from testing.fuzz.transcripts import check, materials
 
 SEED = 1
 

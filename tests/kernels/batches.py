@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.kernels.backend import QRows
-from toys.logits import POLICIES as POLICIES
-from toys.logits import logits_of as logits_of
-from toys.logits import policy as policy
-from toys.logits import with_refused as with_refused
+from testing.toys.logits import POLICIES as POLICIES
+from testing.toys.logits import logits_of as logits_of
+from testing.toys.logits import policy as policy
+from testing.toys.logits import with_refused as with_refused
 
 
 def moved(backend, q: QRows) -> QRows:

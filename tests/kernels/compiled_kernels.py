@@ -16,14 +16,12 @@ from triton.compiler import ASTSource, compile
 from triton.runtime.jit import JITFunction
 
 from draftwire.exact import quantise as exact
-from draftwire.kernels import (
-    triton_philox,
-    triton_quantise,
-    triton_select,
-    triton_tiles,
-    triton_top_k,
-    triton_verify,
-)
+from draftwire.kernels.triton import philox as triton_philox
+from draftwire.kernels.triton import quantise as triton_quantise
+from draftwire.kernels.triton import select as triton_select
+from draftwire.kernels.triton import tiles as triton_tiles
+from draftwire.kernels.triton import top_k as triton_top_k
+from draftwire.kernels.triton import verify as triton_verify
 
 MODULES = (
     triton_philox,

@@ -7,9 +7,9 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 import torch
 
 from draftwire.kernels.backend import load
-from draftwire.kernels.torch_backend import TorchBackend
-from draftwire.kernels.triton_backend import TritonBackend
-from draftwire.kernels.triton_tiles import Tiling
+from draftwire.kernels.torch.backend import TorchBackend
+from draftwire.kernels.triton.backend import TritonBackend
+from draftwire.kernels.triton.tiles import Tiling
 
 torch.set_num_threads(1)
 

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.exact.words import WordSource
-from draftwire.kernels import shards_quantise, shards_verify
-from draftwire.kernels.shards import Shard, ShardRows, Steps, even_shards, shards_at
-from draftwire.kernels.shards_emulator import emulate
-from draftwire.kernels.shards_verify import Place, Rounds, ShardVerdicts
+from draftwire.kernels.shards import quantise as shards_quantise
+from draftwire.kernels.shards import verify as shards_verify
+from draftwire.kernels.shards.emulator import emulate
+from draftwire.kernels.shards.shard import Shard, ShardRows, Steps, even_shards, shards_at
+from draftwire.kernels.shards.verify import Place, Rounds, ShardVerdicts
 from draftwire.wire.messages import ProposalPolicy
 
 Split = tuple[Shard, ...]

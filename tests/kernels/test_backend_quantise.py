@@ -7,11 +7,11 @@ import torch
 from draftwire.errors import ArithmeticRefusalError, ConfigurationError
 from draftwire.exact.words import Address, Domain, KeyedWords, RequestKey
 from draftwire.kernels import backend as backends
-from draftwire.kernels import torch_quantise
 from draftwire.kernels.backend import NO_TOKEN, PAD_ID, QRows, RowStatus
-from draftwire.kernels.torch_select import chosen
-from draftwire.kernels.triton_backend import TritonBackend
-from draftwire.kernels.triton_tiles import Tiling
+from draftwire.kernels.torch import quantise as torch_quantise
+from draftwire.kernels.torch.select import chosen
+from draftwire.kernels.triton.backend import TritonBackend
+from draftwire.kernels.triton.tiles import Tiling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout
 
@@ -267,7 +267,7 @@ def test_backends_that_cannot_be_are_refused_with_the_way_out(monkeypatch):
         backends.load("numpy", "cuda")
     with pytest.raises(ConfigurationError, match="no device"):
         backends.load("torch", "nowhere")
-    monkeypatch.setattr("draftwire.kernels.triton_backend.interpreted", lambda: False)
+    monkeypatch.setattr("draftwire.kernels.triton.backend.interpreted", lambda: False)
     with pytest.raises(ConfigurationError, match="TRITON_INTERPRET"):
         TritonBackend("cpu")
 

@@ -10,10 +10,10 @@ from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import quantise as exact_quantise
 from draftwire.exact import verify as exact
 from draftwire.exact.words import Address, Domain, KeyedWords, RequestKey
-from draftwire.kernels import torch_verify
 from draftwire.kernels.backend import NO_TOKEN, Draws, QRows, RowStatus
+from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.kernels.resolve import Round, host_rows, resolve
-from draftwire.kernels.target_loops import target_weights
+from draftwire.kernels.torch import verify as torch_verify
 from draftwire.wire.registry import TICKETS
 
 from .batches import POLICIES, host, moved, policy

@@ -10,7 +10,8 @@ from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import quantise as exact
 from draftwire.exact.counts import TICKETS, Counts
 from draftwire.exact.verify import draw as exact_draw
-from draftwire.kernels import cpu, cpu_quantise
+from draftwire.kernels import cpu
+from draftwire.kernels.cpu import quantise_loops as cpu_quantise
 from draftwire.kernels.rows import QRow
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout

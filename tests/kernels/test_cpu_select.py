@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from draftwire.kernels import cpu_select
+from draftwire.kernels.cpu import select_loops as cpu_select
 
 
 @pytest.mark.parametrize("width", [1, 5, 11, 12, 22, 32, 39, 62, 63])

@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from bench import equality
-from draftwire.kernels import shards_quantise, shards_verify, torch_quantise
-from draftwire.kernels.shards_verify import Place
+from benchmarks import equality
+from draftwire.kernels.shards import quantise as shards_quantise
+from draftwire.kernels.shards import verify as shards_verify
+from draftwire.kernels.shards.verify import Place
+from draftwire.kernels.torch import quantise as torch_quantise
 from draftwire.wire.registry import TICKETS
 
 from . import interpreted as interpreted  # Triton's kernels on the CPU

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.prepared import draw_all
+from benchmarks.prepared import draw_all
 from draftwire.exact.counts import TICKETS
 from draftwire.kernels import cpu
 from draftwire.kernels.rows import QRow, SparseRows

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from draftwire.errors import ArithmeticRefusalError, ConfigurationError
-from draftwire.kernels import shards
-from draftwire.kernels.shards import Integers, Shard, Steps, drive, even_shards, shards_at
-from draftwire.kernels.shards_emulator import OutOfStepError, emulate
+from draftwire.kernels.shards import shard as shards
+from draftwire.kernels.shards.emulator import OutOfStepError, emulate
+from draftwire.kernels.shards.shard import Integers, Shard, Steps, drive, even_shards, shards_at
 
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 7, 129_280])

@@ -9,10 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
-from draftwire.kernels import cpu, shards_quantise
+from draftwire.kernels import cpu
 from draftwire.kernels.rows import QRow
-from draftwire.kernels.shards import OK, Shard, ShardRows, even_shards, shards_at, status_of
-from draftwire.kernels.shards_emulator import emulate
+from draftwire.kernels.shards import quantise as shards_quantise
+from draftwire.kernels.shards.emulator import emulate
+from draftwire.kernels.shards.shard import OK, Shard, ShardRows, even_shards, shards_at, status_of
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout
 from tests.kernels.rows_of_logits import adversarial

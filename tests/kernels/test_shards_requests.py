@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from draftwire.kernels.shards import Steps
-from draftwire.kernels.shards_emulator import emulate
-from draftwire.kernels.shards_requests import owner_of, verify_owned
-from draftwire.kernels.shards_verify import ShardVerdicts
+from draftwire.kernels.shards.emulator import emulate
+from draftwire.kernels.shards.requests import owner_of, verify_owned
+from draftwire.kernels.shards.shard import Steps
+from draftwire.kernels.shards.verify import ShardVerdicts
 from tests.kernels.test_shards_verify import Batch, batch_of, refused_batch
 
 

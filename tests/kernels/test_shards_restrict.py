@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from transformers.generation import logits_process as stock
 
 from draftwire.exact.quantise import weights as exact_weights
-from draftwire.kernels import shards_restrict as restrict
-from draftwire.kernels.shards import Shard, Steps, shards_at
-from draftwire.kernels.shards_emulator import emulate
+from draftwire.kernels.shards import restrict
+from draftwire.kernels.shards.emulator import emulate
+from draftwire.kernels.shards.shard import Shard, Steps, shards_at
 from draftwire.wire.registry import TICKETS
 from tests.kernels.sharded import Split, columns, splits
 

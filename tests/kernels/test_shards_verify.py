@@ -14,11 +14,15 @@ from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import shards as exact
 from draftwire.exact import verify as exact_verify
 from draftwire.exact.words import Address, Domain, KeyedWords, RequestKey, WordSource
-from draftwire.kernels import cpu, cpu_verify, shards_exact, shards_target, shards_verify
+from draftwire.kernels import cpu
+from draftwire.kernels.cpu import verify_loops as cpu_verify
 from draftwire.kernels.rows import QRow
-from draftwire.kernels.shards import Shard, Steps, even_shards, shards_at
-from draftwire.kernels.shards_emulator import emulate
-from draftwire.kernels.shards_verify import Place, Rounds
+from draftwire.kernels.shards import exact as shards_exact
+from draftwire.kernels.shards import target as shards_target
+from draftwire.kernels.shards import verify as shards_verify
+from draftwire.kernels.shards.emulator import emulate
+from draftwire.kernels.shards.shard import Shard, Steps, even_shards, shards_at
+from draftwire.kernels.shards.verify import Place, Rounds
 from draftwire.wire.registry import TICKETS
 from tests.kernels.sharded import columns, splits, verified
 

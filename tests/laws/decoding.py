@@ -13,7 +13,7 @@ from fractions import Fraction
 import draftwire.exact.verify as real
 from draftwire.exact.counts import Counts
 from draftwire.exact.words import Address, Domain, WordSource
-from oracle.laws import Ending, Law, Schedule, Tokens, decoder_law, target_law, text_law
+from spec.oracle.laws import Ending, Law, Schedule, Tokens, decoder_law, target_law, text_law
 from tests.laws.enumeration import AllWords, Choices, Points, explore, primitives_by_law
 
 PROMPT = 5  # positions taken by the prompt; the first token of a text has this one

@@ -13,7 +13,7 @@ from fractions import Fraction
 import draftwire.exact.verify as real
 from draftwire.exact.counts import Counts
 from draftwire.exact.words import Address, Domain, WordSource
-from oracle.laws import Tokens
+from spec.oracle.laws import Tokens
 from tests.laws.decoding import Proposal, Round, Rules
 
 

@@ -10,7 +10,7 @@ from itertools import product
 from draftwire.exact.counts import Counts
 from draftwire.exact.quantise import allocate, quantise
 from draftwire.exact.words import philox4x32
-from oracle.laws import Tokens
+from spec.oracle.laws import Tokens
 from tests.laws.decoding import Pair
 
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from draftwire.exact import shards
 from draftwire.exact.words import Domain
-from oracle.laws import Tokens
+from spec.oracle.laws import Tokens
 from tests.laws.decoding import Proposal, Round, Rules
 from tests.laws.enumeration import _below, _locate
 

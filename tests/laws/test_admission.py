@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fractions import Fraction as F
 
 from draftwire.exact.counts import Counts
-from oracle.laws import Ending, Tokens, target_law
+from spec.oracle.laws import Ending, Tokens, target_law
 from tests.laws.decoding import (
     Pair,
     Proposal,

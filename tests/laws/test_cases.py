@@ -16,7 +16,7 @@ from draftwire.exact.payload import decode_q, encode_q
 from draftwire.exact.quantise import quantise
 from draftwire.exact.words import KeyedWords, RequestKey
 from draftwire.wire.registry import Layout
-from oracle.laws import Ending, Tokens, target_law
+from spec.oracle.laws import Ending, Tokens, target_law
 from tests.laws.decoding import (
     PROMPT,
     Pair,

@@ -11,7 +11,7 @@ import pytest
 
 import draftwire.exact.verify as real
 from draftwire.exact.words import Address, Domain
-from oracle.laws import Ending, Tokens, draw_law, one_token_law
+from spec.oracle.laws import Ending, Tokens, draw_law, one_token_law
 from tests.laws.decoding import (
     Pair,
     Round,

@@ -9,7 +9,7 @@ import pytest
 
 from draftwire.exact.counts import Counts
 from draftwire.exact.quantise import quantise
-from oracle.laws import Ending, Tokens, target_law
+from spec.oracle.laws import Ending, Tokens, target_law
 from tests.laws import mutants
 from tests.laws.decoding import (
     Pair,

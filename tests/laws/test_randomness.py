@@ -10,7 +10,7 @@ import pytest
 import draftwire.exact.verify as real
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import Address, Domain, KeyedWords, ProposalWords, RequestKey
-from oracle.laws import Ending, Tokens
+from spec.oracle.laws import Ending, Tokens
 from tests.laws.decoding import Round, Rules, fixed, write
 from tests.laws.enumeration import AllWords, Choices, explore
 from tests.laws.pairs import FAMILIES, counts_of

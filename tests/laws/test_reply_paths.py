@@ -21,11 +21,14 @@ import numpy as np
 import pytest
 
 import draftwire
-from draftwire.cli.conformance.transcripts import TableEngine
+from draftwire.conformance.transcripts import TableEngine
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.kernels import answers as kernel_answers
-from draftwire.kernels import cpu_quantise, packed, payload_loops, shards_loops
+from draftwire.kernels.cpu import quantise_loops as cpu_quantise
 from draftwire.kernels.rows import QRow
+from draftwire.kernels.shards import loops as shards_loops
+from draftwire.rows import answers as kernel_answers
+from draftwire.rows import loops as payload_loops
+from draftwire.rows import packed
 from draftwire.session import answers
 from draftwire.session.answering import AnsweringSession
 from draftwire.session.asking import AskingSession
@@ -36,9 +39,9 @@ from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.answer import laid_out
 from draftwire.wire.messages import ProposalPolicy, Step
 from draftwire.wire.registry import TICKETS, Layout, LayoutSet, Outcome, WireVersion
-from fuzz.pieces import cut
-from tools.vectors.form import binary32
-from toys.models import ToyTarget, constant
+from spec.generators.vectors.form import binary32
+from testing.fuzz.pieces import cut
+from testing.toys.models import ToyTarget, constant
 
 PROMPT = (2, 0, 1)
 CORRECTION = 1  # a token that nothing is drawn from

@@ -8,16 +8,18 @@ from itertools import product
 import numpy as np
 import pytest
 
-import oracle.arithmetic as oracle
+import spec.oracle.arithmetic as oracle
 from draftwire.exact import quantise as whole
 from draftwire.exact import shards
 from draftwire.exact.words import Domain
-from draftwire.kernels import shards_quantise, shards_verify
-from draftwire.kernels.shards import Shard, ShardRows, Steps, shards_at
-from draftwire.kernels.shards_emulator import emulate
-from draftwire.kernels.shards_verify import Place, Rounds
+from draftwire.kernels.shards import quantise as shards_quantise
+from draftwire.kernels.shards import verify as shards_verify
+from draftwire.kernels.shards.emulator import emulate
+from draftwire.kernels.shards.shard import Shard, ShardRows, Steps, shards_at
+from draftwire.kernels.shards.verify import Place, Rounds
 from draftwire.wire.registry import TICKETS
-from oracle.laws import Ending, Tokens, draw_law
+from spec.oracle.laws import Ending, Tokens, draw_law
+from testing.toys.enumeration import WordTree, law_of
 from tests.laws.decoding import Pair, Round, assert_lossless, fixed, law_by_rounds
 from tests.laws.decoding import law_over_all_words as over_all_words
 from tests.laws.enumeration import AllWords, Choices, Points, explore
@@ -30,7 +32,6 @@ from tests.laws.sharding import (
     shard_primitives_by_law,
     splits_of,
 )
-from toys.enumeration import WordTree, law_of
 
 PLACE = Place(1, 1, 5)
 

@@ -50,8 +50,8 @@ def test_every_flag_exists(document: Path) -> None:
 
 
 def test_the_benchmarks_flags_are_its_own() -> None:
-    source = (ROOT / "bench" / "vllm.py").read_text() + (
-        ROOT / "bench" / "vllm_ways.py"
+    source = (ROOT / "benchmarks" / "vllm.py").read_text() + (
+        ROOT / "benchmarks" / "vllm_ways.py"
     ).read_text()
     for flag in BENCH_VLLM:
         assert f'"{flag}"' in source
@@ -59,7 +59,9 @@ def test_the_benchmarks_flags_are_its_own() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_file_exists(document: Path) -> None:
-    named = re.findall(r"`((?:docs|SPEC|src|oracle|requirements)/[\w./*-]*)`", document.read_text())
+    named = re.findall(
+        r"`((?:docs|spec|src|testing|benchmarks|requirements)/[\w./*-]*)`", document.read_text()
+    )
     for name in named:
         assert list(ROOT.glob(name.rstrip("/"))), name
 

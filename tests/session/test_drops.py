@@ -10,8 +10,8 @@ import pytest
 
 from draftwire.errors import ProtocolErrorCode
 from draftwire.exact.counts import TICKETS, Counts
-from draftwire.kernels.payload import encode_reply_rows
 from draftwire.kernels.rows import QRow
+from draftwire.rows.payload import encode_reply_rows
 from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.session.reasons import DropReason

@@ -30,8 +30,8 @@ from draftwire.session.proposal import DraftTask, Dropped, Proposal, Received
 from draftwire.session.reasons import DropReason
 from draftwire.session.roster import Roster
 from draftwire.session.table import State
-from draftwire.transport.memory import Fault, Faults, MemoryEnd, MemoryPair
 from draftwire.wire.registry import LayoutSet, Outcome, Role, Status
+from testing.harness.memory import Fault, Faults, MemoryEnd, MemoryPair
 from tests.session.joined import (
     DENSE,
     IDS_ONLY,

@@ -17,7 +17,7 @@ from draftwire.session.handshake import (
 )
 from draftwire.wire.messages import Challenge, Message, Ping, Proof
 from draftwire.wire.registry import KeyPurpose, MessageType, Role, WireVersion
-from oracle import keys
+from spec.oracle import keys
 
 V2 = WireVersion.V2
 KEY = b"k" * 32

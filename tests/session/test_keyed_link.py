@@ -16,8 +16,8 @@ from draftwire.session.proposal import Proposal, Received
 from draftwire.session.roster import Roster
 from draftwire.wire.registry import FRAME_MAC_BYTES, MessageType, Outcome, Role, WireVersion
 from draftwire.wire.steps import step_frame
-from oracle import keys, messages
-from oracle.frames import read_frames
+from spec.oracle import keys, messages
+from spec.oracle.frames import read_frames
 from tests.session.joined import KEY as PROPOSAL_KEY
 from tests.session.joined import PROMPT, SPARSE, HashDrafter, hello
 

@@ -7,7 +7,7 @@ import pytest
 from draftwire.session.sealing import Sealer
 from draftwire.wire.frames import encode_frame
 from draftwire.wire.registry import FRAME_MAC_BYTES, MessageType, WireVersion
-from oracle import keys
+from spec.oracle import keys
 
 KEY = bytes(range(32))
 FRAMES = [

@@ -10,15 +10,10 @@ import pytest
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels.rows import QRow
-from draftwire.kernels.shards import Shard, even_shards
-from draftwire.kernels.shards_emulator import emulate
-from draftwire.kernels.shards_payload import (
-    ShardDraft,
-    decode_shard_rows,
-    encode_shard_rows,
-    settle,
-)
+from draftwire.kernels.shards.emulator import emulate
+from draftwire.kernels.shards.shard import Shard, even_shards
 from draftwire.kernels.words import first_words
+from draftwire.rows.shards import ShardDraft, decode_shard_rows, encode_shard_rows, settle
 from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason

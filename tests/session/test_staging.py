@@ -16,9 +16,9 @@ from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, Outcome
+from testing.harness.paths import drafting
+from testing.toys.models import ToyDrafter, ToyTarget, mixed
 from tests.conftest import POISON
-from tests.paths import drafting
-from toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 DENSE = ProposalPolicy(Layout.DENSE, 4, 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftwire.transport.memory import Fault, Faults, MemoryEnd, MemoryPair
+from testing.harness.memory import Fault, Faults, MemoryEnd, MemoryPair
 
 CHUNKS = [bytes([number]) * (number + 3) for number in range(6)]
 

@@ -22,7 +22,7 @@ from draftwire.errors import (
 from draftwire.transport.queue import OutQueue
 from draftwire.transport.tcp import accept, bound_address, listen
 from draftwire.transport.tls import Tls, TlsChannel, TlsFiles, TlsStream
-from tests.certificates import FOLDER, tls_files
+from testing.harness.certificates import FOLDER, tls_files
 
 
 def soon(seconds: float = 10.0) -> float:

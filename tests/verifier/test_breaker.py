@@ -17,10 +17,10 @@ from draftwire.verifier.drafting import MissReason
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
-from tests.paths import drafting
+from testing.harness.paths import drafting
+from testing.toys.enumeration import WordTree, law_of
+from testing.toys.models import ToyDrafter, ToyTarget, mixed
 from tests.verifier.test_laws import Shared, dense, tables, targets_law
-from toys.enumeration import WordTree, law_of
-from toys.models import ToyDrafter, ToyTarget, mixed
 
 ALONE = 1.0
 

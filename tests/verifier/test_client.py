@@ -18,7 +18,6 @@ from draftwire.exact.words import ProposalWords
 from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel, Part
-from draftwire.transport.memory import Fault, Faults, MemoryPair
 from draftwire.transport.tcp import bound_address, free_address, listen
 from draftwire.verifier.client import ClientRequest, DraftClient
 from draftwire.verifier.drafting import Drafted, Miss, MissReason
@@ -38,8 +37,9 @@ from draftwire.wire.registry import (
     Status,
     WireVersion,
 )
-from tests.paths import Clock, MemoryChannel, drafting, serving
-from toys.models import ToyContext, ToyDrafter, ToyRequest, ToyTarget, constant, mixed
+from testing.harness.memory import Fault, Faults, MemoryPair
+from testing.harness.paths import Clock, MemoryChannel, drafting, serving
+from testing.toys.models import ToyContext, ToyDrafter, ToyRequest, ToyTarget, constant, mixed
 
 V = 11
 PROMPT = (1, 2, 3)

@@ -13,7 +13,6 @@ from draftwire.errors import ConfigurationError
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel, Part
-from draftwire.transport.memory import Faults, MemoryPair
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.deadlines import Deadline, DeadlineBounds
 from draftwire.verifier.drafting import Miss
@@ -22,10 +21,11 @@ from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, MessageType, Outcome
-from tests.paths import Clock, MemoryChannel
+from testing.harness.memory import Faults, MemoryPair
+from testing.harness.paths import Clock, MemoryChannel
+from testing.toys.enumeration import WordTree, law_of
+from testing.toys.models import ToyDrafter, ToyTarget, mixed
 from tests.verifier.test_laws import Shared
-from toys.enumeration import WordTree, law_of
-from toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=5)

@@ -10,8 +10,8 @@ from draftwire.verifier.examine import measure, proposal_seconds, round_trip
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
-from tests.paths import PATHS, drafting
-from toys.models import ToyDrafter, ToyTarget, constant, mixed
+from testing.harness.paths import PATHS, drafting
+from testing.toys.models import ToyDrafter, ToyTarget, constant, mixed
 
 GOOD = Measured(
     target=0.050,

@@ -23,8 +23,8 @@ from draftwire.verifier.stop import Finish
 from draftwire.verifier.undrafted import Undrafted
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, WireVersion
-from tests.paths import PATHS, drafting
-from toys.models import ToyDrafter, ToyTarget, constant, mixed
+from testing.harness.paths import PATHS, drafting
+from testing.toys.models import ToyDrafter, ToyTarget, constant, mixed
 
 V = 11
 PROMPT = (1, 2, 3)

@@ -19,9 +19,9 @@ from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import HEADER_BYTES, Layout
-from tests.paths import drafting
-from toys.enumeration import WordTree, law_of
-from toys.models import Table, ToyDrafter, ToyTarget
+from testing.harness.paths import drafting
+from testing.toys.enumeration import WordTree, law_of
+from testing.toys.models import Table, ToyDrafter, ToyTarget
 
 Row = tuple[int, ...]
 Law = dict[tuple[int, ...], Fraction]

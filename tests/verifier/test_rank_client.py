@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.kernels.shards import Shard
+from draftwire.kernels.shards.shard import Shard
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.verifier.local import ProgramChannel
@@ -13,7 +13,7 @@ from draftwire.verifier.rank_client import RankClient
 from draftwire.verifier.request import ClientRequest
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome
-from toys.models import ToyDrafter, ToyTarget, mixed
+from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 9
 POLICY = ProposalPolicy(Layout.DENSE, 2, 1.0)

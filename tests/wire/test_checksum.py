@@ -6,7 +6,7 @@ import pytest
 
 from draftwire.exact.payload import crc32c as plain_crc32c
 from draftwire.wire.checksum import crc32c
-from oracle.frames import crc32c as oracle_crc32c
+from spec.oracle.frames import crc32c as oracle_crc32c
 
 # RFC 3720, appendix B.4
 PUBLISHED = [

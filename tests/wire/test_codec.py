@@ -36,7 +36,7 @@ from draftwire.wire.registry import (
     Status,
     WireVersion,
 )
-from oracle import frames as oracle
+from spec.oracle import frames as oracle
 from tests.wire.examples import (
     AGREED,
     AGREED_V1,

@@ -1,4 +1,4 @@
-"""The tables of SPEC/protocol.md are those of the registry, and leave nothing of it out."""
+"""The tables of spec/protocol.md are those of the registry, and leave nothing of it out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from draftwire.errors import ProtocolErrorCode
 from draftwire.wire import meanings, registry
 from draftwire.wire.registry import MessageType
-from tools import spec_tables
+from spec.generators import tables as spec_tables
 
 
 def test_spec_agrees_with_the_registry() -> None:

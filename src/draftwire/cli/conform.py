@@ -10,8 +10,8 @@ from typing import Final
 
 import click
 
-from draftwire.cli.conformance import arithmetic, keyed, laws, transcripts, wire
-from draftwire.cli.conformance.reading import Mismatch, Vector, VectorFile, open_vectors
+from draftwire.conformance import arithmetic, keyed, laws, transcripts, wire
+from draftwire.conformance.reading import Mismatch, Vector, VectorFile, open_vectors
 from draftwire.errors import ConfigurationError, DraftwireError, ExitCode
 from draftwire.exact.words import WORD_BITS
 
@@ -133,8 +133,8 @@ def _problem(file: VectorFile, checks: dict[str, Check], vector: Vector) -> str 
 @click.command(
     epilog="""\b
 Examples:
-  draftwire conform vectors/*.jsonl
-  draftwire conform --quiet vectors/frames.jsonl
+  draftwire conform spec/vectors/*.jsonl
+  draftwire conform --quiet spec/vectors/frames.jsonl
 """
 )
 @click.argument(
@@ -148,7 +148,7 @@ Examples:
 def conform(files: tuple[Path, ...], quiet: bool) -> ExitCode:
     """Check vectors (JSON lines) against this implementation.
 
-    FILE is a vector file as described in SPEC/conformance.md. Each vector is checked against the
+    FILE is a vector file as described in spec/conformance.md. Each vector is checked against the
     plain-integer arithmetic, and against the kernels, the wire and the sessions where it concerns
     them. Whoever writes a peer in another language runs the same files through it.
 

@@ -19,7 +19,7 @@ from draftwire.cli.progress import Counting
 from draftwire.cli.ranked import ranked_target
 from draftwire.cli.screen import TextStream, wants_colour
 from draftwire.cli.summary import line, report_lines
-from draftwire.operations.logs import logging_to
+from draftwire.telemetry.logs import logging_to
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.generate import Generation, generate
 from draftwire.verifier.policy import policy_like
@@ -64,7 +64,7 @@ def generate_and_print(options: GenerateOptions) -> None:
         return
     with ranked_target(options) as led:
         if led is not None:
-            from draftwire.engines.ranks.verifying import RankedGeneration
+            from draftwire.engines.parallel.verifying import RankedGeneration
 
             _generate(options, led[0], RankedGeneration, led[1])
 

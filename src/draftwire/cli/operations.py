@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from draftwire.cli.options import HostType
-from draftwire.journal import tell
-from draftwire.operations.logs import FORMATS, LEVELS
+from draftwire.telemetry.events import tell
+from draftwire.telemetry.logs import FORMATS, LEVELS
 from draftwire.transport.tcp import Address, is_loopback
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ def serving_metrics(
         return
     from prometheus_client import CollectorRegistry
 
-    from draftwire.operations.metrics import register_metrics
-    from draftwire.operations.web import watched
+    from draftwire.telemetry.metrics import register_metrics
+    from draftwire.telemetry.web import watched
 
     registry = CollectorRegistry()
     register_metrics(source, registry)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from draftwire.cli.generate import GenerateOptions
     from draftwire.cli.serve import ServeOptions
     from draftwire.drafter.program import DrafterConfig
-    from draftwire.engines.ranks.columns import ModelColumns
-    from draftwire.engines.ranks.group import TorchGroup
+    from draftwire.engines.parallel.columns import ModelColumns
+    from draftwire.engines.parallel.group import TorchGroup
     from draftwire.transport.tcp import Address
 
 
@@ -36,8 +36,8 @@ def _joined(
         with working(f"loading the {role}"):
             prepare_torch(threads)
             from draftwire.engines.hf import embedded_folder
-            from draftwire.engines.ranks.columns import load_columns
-            from draftwire.engines.ranks.group import join
+            from draftwire.engines.parallel.columns import load_columns
+            from draftwire.engines.parallel.group import join
 
             where = folder or embedded_folder(role)
             real_only = role == "drafter"
@@ -53,19 +53,19 @@ def serve_ranks(options: ServeOptions, config: DrafterConfig) -> None:
     with _joined(options.ranks, options.threads, options.model, "drafter") as (group, columns):
         from draftwire.drafter.program import DrafterProgram
         from draftwire.drafter.serve import DrafterServer, serve
-        from draftwire.engines.ranks.answering import (
+        from draftwire.engines.parallel.answering import (
             FollowingEngine,
             FollowingProgram,
             following,
         )
-        from draftwire.engines.ranks.drafting import (
+        from draftwire.engines.parallel.drafting import (
             RankedContext,
             RankedDraftEngine,
             follow_drafting,
             propose,
             propose_shards,
         )
-        from draftwire.engines.ranks.shelf import ShardShelf
+        from draftwire.engines.parallel.shelf import ShardShelf
 
         def say_ready(address: Address) -> None:
             which = f"rank {group.rank} " if options.rank_links else ""
@@ -132,9 +132,9 @@ def ranked_target(options: GenerateOptions) -> Iterator[tuple[Target, Any] | Non
             _joined(options.ranks, options.threads, options.target, "target")
         )
         from draftwire.engines.hf import embedded_folder
-        from draftwire.engines.ranks.links import LinkFollower, RankLinks
-        from draftwire.engines.ranks.verifying import RankedTargetEngine, follow_verifying
-        from draftwire.kernels.shards import even_shards
+        from draftwire.engines.parallel.links import LinkFollower, RankLinks
+        from draftwire.engines.parallel.verifying import RankedTargetEngine, follow_verifying
+        from draftwire.kernels.shards.shard import even_shards
         from draftwire.verifier.breaker import Breaker
         from draftwire.verifier.ownership import Ownership
         from draftwire.verifier.rank_client import RankClient

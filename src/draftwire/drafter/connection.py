@@ -10,7 +10,7 @@ from draftwire.drafter.engine import Context
 from draftwire.drafter.limits import Allowance
 from draftwire.drafter.memory import Answers, answer_bytes
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
-from draftwire.kernels.shards_payload import ShardDraft
+from draftwire.rows.shards import ShardDraft
 from draftwire.session.answers import Draft
 from draftwire.session.foreseen import Foreseen
 from draftwire.session.link import AgreedEvent, Closed, Link

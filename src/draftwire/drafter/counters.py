@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from draftwire.errors import ProtocolErrorCode
-from draftwire.tally import SECONDS, SIZES, Histogram, zeros
+from draftwire.telemetry.histogram import SECONDS, SIZES, Histogram, zeros
 from draftwire.wire.registry import Status
 
 

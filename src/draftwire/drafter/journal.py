@@ -9,7 +9,7 @@ from typing import Final
 
 from draftwire.drafter.counters import LeaseEnd
 from draftwire.errors import ProtocolError
-from draftwire.journal import Limiter, one_line, tell
+from draftwire.telemetry.events import Limiter, one_line, tell
 from draftwire.transport.tcp import Address
 
 _LOG: Final = logging.getLogger("draftwire.drafter")

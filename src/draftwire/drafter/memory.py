@@ -18,7 +18,7 @@ from typing import Final
 
 from draftwire.drafter.config import DrafterConfig
 from draftwire.errors import ConfigurationError
-from draftwire.journal import tell
+from draftwire.telemetry.events import tell
 from draftwire.wire.agreement import Agreed, largest_reply_bytes, reply_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.messages import ProposalPolicy

@@ -18,12 +18,12 @@ from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, 
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose
 from draftwire.drafter.turns import Owner, Turn, Turns
 from draftwire.exact.words import ProposalWords
-from draftwire.journal import tell
-from draftwire.kernels.prepare import prepare
-from draftwire.kernels.shards_payload import ShardDraft
+from draftwire.rows.prepare import prepare
+from draftwire.rows.shards import ShardDraft
 from draftwire.session.answers import Draft
 from draftwire.session.link import Link
 from draftwire.session.proposal import DraftTask
+from draftwire.telemetry.events import tell
 from draftwire.wire.hello import hello_of
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (

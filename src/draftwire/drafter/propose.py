@@ -12,8 +12,8 @@ from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import Address, Domain, ProposalWords, WordSource
 from draftwire.kernels import cpu
-from draftwire.kernels.shards_payload import ShardDraft
 from draftwire.kernels.words import first_words
+from draftwire.rows.shards import ShardDraft
 from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Status

@@ -1,1 +1,1 @@
-"""The normative arithmetic in plain Python integers: SPEC/arithmetic.md, word for word."""
+"""The normative arithmetic in plain Python integers: spec/arithmetic.md, word for word."""

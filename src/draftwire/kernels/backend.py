@@ -1,7 +1,7 @@
 """One set of operations over batches of rows, whatever computes them: numpy, torch, triton.
 
 Every backend gives the same counts, draws and words to the bit, because they are integers made by a
-fixed sequence of operations (SPEC/arithmetic.md). Verification is one decision a request; where
+fixed sequence of operations (spec/arithmetic.md). Verification is one decision a request; where
 binary64 with its bound cannot take it, the row says ``UNDECIDED`` and the caller takes it after the
 round from exact integers (:func:`draftwire.kernels.resolve.resolve`). A row that is refused says
 why in its status and touches no other row. On a device no operation waits for the host, and shapes
@@ -43,7 +43,7 @@ P_CUTOFF: Final = -700.0  # a target logit further below the largest has p = 0 (
 
 
 class RowStatus(IntEnum):
-    """What became of a row: 0, a refusal of SPEC/arithmetic.md, or a decision left to the host."""
+    """What became of a row: 0, a refusal of spec/arithmetic.md, or a decision left to the host."""
 
     OK = 0
     NON_FINITE = 1
@@ -215,9 +215,9 @@ def bound_of(size: int) -> float:
 
 
 _MODULES: Final = {
-    "numpy": ("draftwire.kernels.numpy_backend", "NumpyBackend"),
-    "torch": ("draftwire.kernels.torch_backend", "TorchBackend"),
-    "triton": ("draftwire.kernels.triton_backend", "TritonBackend"),
+    "numpy": ("draftwire.kernels.cpu.backend", "NumpyBackend"),
+    "torch": ("draftwire.kernels.torch.backend", "TorchBackend"),
+    "triton": ("draftwire.kernels.triton.backend", "TritonBackend"),
 }
 _WAYS_OUT: Final = {
     "torch": "pip install 'draftwire[hf]'",

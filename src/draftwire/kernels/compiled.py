@@ -15,7 +15,7 @@ def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Compile a loop over arrays with Numba.
 
     No ``fastmath``: additions keep their order and a multiply and an add stay two roundings, which
-    the arithmetic asks for (SPEC/arithmetic.md). Where no folder for the cache can be written (a
+    the arithmetic asks for (spec/arithmetic.md). Where no folder for the cache can be written (a
     read-only installation without a home) the loop is compiled anew in each process.
     """
     return _compiled(function, fastmath=False)

@@ -3,7 +3,7 @@
 A general matrix product chooses its order of additions by the number of rows, so a model gives a
 session other last bits in a batch than alone. Here every element is one sum over the same loop,
 whatever stands beside it; the weights are still read once for all rows. This belongs to a model's
-own arithmetic, which rounds as it likes; nothing of SPEC/arithmetic.md is computed with it.
+own arithmetic, which rounds as it likes; nothing of spec/arithmetic.md is computed with it.
 """
 
 from __future__ import annotations

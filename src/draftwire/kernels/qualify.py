@@ -23,7 +23,7 @@ from draftwire.exact import quantise as exact
 from draftwire.exact import verify as exact_verify
 from draftwire.exact.counts import Counts
 from draftwire.kernels.backend import Backend, Draws, QRows, RowStatus
-from draftwire.kernels.target_loops import target_weights
+from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TICKETS, Layout
 

@@ -14,8 +14,8 @@ from draftwire.exact.verify import Verdict
 from draftwire.exact.words import WordSource
 from draftwire.kernels import cpu
 from draftwire.kernels.backend import PAD_ID, Backend, QRows, RowStatus, Verdicts
+from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.kernels.rows import QRow
-from draftwire.kernels.target_loops import target_weights
 
 Array = TypeVar("Array")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final, NoReturn
 
 from draftwire.errors import ArithmeticRefusalError, ProtocolError, ProtocolErrorCode
-from draftwire.kernels.shards_payload import ShardDraft
+from draftwire.rows.shards import ShardDraft
 from draftwire.session import answers
 from draftwire.session.prefix import Cached, Prefix
 from draftwire.session.proposal import NO_RIDER, DraftTask, Parts, fits

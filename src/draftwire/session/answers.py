@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from draftwire.kernels.answers import write_answer
-from draftwire.kernels.payload import encode_reply_rows
 from draftwire.kernels.rows import QRow, SparseRows
-from draftwire.kernels.shards import Shard
-from draftwire.kernels.shards_payload import ShardDraft, encode_shard_rows
+from draftwire.kernels.shards.shard import Shard
+from draftwire.rows.answers import write_answer
+from draftwire.rows.payload import encode_reply_rows
+from draftwire.rows.shards import ShardDraft, encode_shard_rows
 from draftwire.session.proposal import Parts
 from draftwire.wire.agreement import Agreed, q_bytes, reply_bytes
 from draftwire.wire.answer import Part, complete, laid_out, reply_head

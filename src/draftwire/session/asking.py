@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
-from draftwire.kernels.shards import Shard
+from draftwire.kernels.shards.shard import Shard
 from draftwire.session.flight import Flight
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import (

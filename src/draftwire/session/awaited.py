@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from draftwire.kernels.answers import misdrawn, read_answer
 from draftwire.kernels.rows import QRow, SparseRows
+from draftwire.rows.answers import misdrawn, read_answer
 from draftwire.wire.answer import COMPLETE_BYTES, Expected, Outline
 from draftwire.wire.messages import Step
 from draftwire.wire.registry import HEADER_BYTES, TRAILER_BYTES, MessageType

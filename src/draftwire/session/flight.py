@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels import cpu
-from draftwire.kernels.payload import decode_reply_rows, decode_rows
 from draftwire.kernels.rows import QRow, SparseRows
-from draftwire.kernels.shards import Shard
+from draftwire.kernels.shards.shard import Shard
 from draftwire.kernels.words import proposal_words
+from draftwire.rows.payload import decode_reply_rows, decode_rows
 from draftwire.session.awaited import Awaited
 from draftwire.session.proposal import Matched, Proposal, Received
 from draftwire.wire.agreement import q_bytes, reply_bytes

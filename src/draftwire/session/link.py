@@ -21,7 +21,7 @@ from draftwire.session.link_table import LinkInput, LinkState, advance
 from draftwire.session.proposal import Matched, Parts, Received
 from draftwire.session.recognition import Recognition, Whole
 from draftwire.session.sealing import Sealer
-from draftwire.tally import zeros
+from draftwire.telemetry.histogram import zeros
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.fields import FIELD_NAMES

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.kernels.shards_payload import ShardDraft
+from draftwire.rows.shards import ShardDraft
 from draftwire.session.answering import AnsweringSession
 from draftwire.session.answers import Draft
 from draftwire.session.foreseen import Foreseen

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from draftwire.kernels.shards import Shard
-from draftwire.kernels.shards_payload import ShardDraft, decode_shard_rows
+from draftwire.kernels.shards.shard import Shard
+from draftwire.rows.shards import ShardDraft, decode_shard_rows
 from draftwire.session.flight import Flight
 from draftwire.session.proposal import Proposal, Received
 from draftwire.wire.messages import Reply

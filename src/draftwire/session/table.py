@@ -118,7 +118,7 @@ def advance(state: State, happened: Input) -> State:
 
 
 def markdown() -> str:
-    """Return the table for SPEC/protocol.md: states, inputs, and the State x Input product."""
+    """Return the table for spec/protocol.md: states, inputs, and the State x Input product."""
     states, inputs = list(State), list(Input)
     lines = ["| state | meaning |", "|---|---|"]
     lines += [f"| {state.name} | {state.value} |" for state in states]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Self, TypeAlias
 
-from draftwire.kernels.prepare import prepare
+from draftwire.rows.prepare import prepare
 from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Parts, Proposal
 from draftwire.session.reasons import DropReason

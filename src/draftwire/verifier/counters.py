@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
 from draftwire.session.reasons import DropReason
-from draftwire.tally import SECONDS, Histogram, zeros
+from draftwire.telemetry.histogram import SECONDS, Histogram, zeros
 
 
 def _drops() -> Counter[DropReason]:

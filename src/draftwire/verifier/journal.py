@@ -7,8 +7,8 @@ import time
 from typing import Final
 
 from draftwire.errors import ProtocolError
-from draftwire.journal import Limiter, one_line, tell
 from draftwire.session.reasons import DropReason
+from draftwire.telemetry.events import Limiter, one_line, tell
 from draftwire.verifier.breaker import Breaker, BreakerState
 
 _LOG: Final = logging.getLogger("draftwire.verifier")

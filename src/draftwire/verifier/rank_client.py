@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftwire.kernels.shards import Shard
+from draftwire.kernels.shards.shard import Shard
 from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.transport.security import Security
@@ -19,8 +19,8 @@ class RankClient(RemoteDrafter):
     """A connection whose rank decides nothing by itself.
 
     When to connect, which round asks, and when it has waited long enough is said by whoever leads
-    the ranks; see :class:`draftwire.engines.ranks.links.RankLinks`. shard: what every reply holds,
-    of the real vocabulary; None = whole q's, of the requests that this rank owns. deadline:
+    the ranks; see :class:`draftwire.engines.parallel.links.RankLinks`. shard: what every reply
+    holds, of the real vocabulary; None = whole q's, of the requests that this rank owns. deadline:
     seconds, the leader's for a round. audit: recompute the draws of whole q's (A22); one shard does
     not say what a word draws.
     """

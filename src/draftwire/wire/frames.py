@@ -1,4 +1,4 @@
-"""Frames to and from a byte stream (SPEC/protocol.md, P1-P4); no sockets, no messages.
+"""Frames to and from a byte stream (spec/protocol.md, P1-P4); no sockets, no messages.
 
 The one sentence that the fuzz tests hold this module to: any bytes, in any split, are the same
 frames followed by at most one :class:`ProtocolError`.

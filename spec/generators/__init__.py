@@ -1,0 +1,1 @@
+"""Writers of the generated parts of the specification."""

@@ -1,0 +1,61 @@
+"""The target's p over vocabulary shards: one largest score for all of them (A17, A25)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from draftwire.kernels.cpu.quantise_loops import KEY_OFFSET
+from draftwire.kernels.shards import loops
+from draftwire.kernels.shards.shard import Integers, Shard, Steps, maximum
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_NAN_KEY: Final = 0x7FC00000 + KEY_OFFSET
+
+
+def weights_of(scores: NDArray[np.float32]) -> Steps[NDArray[np.float64]]:
+    """The target's p, not normalised: exp(score - largest), largest over all shards (A17).
+
+    scores: binary32 (R, width), the rank's columns after every mask and the temperature. A row with
+    NaN or +inf comes out as NaN on the shard that has it, one of -inf alone as zeros: verification
+    refuses both. The bits are those of ``cpu.weights_of`` on the whole row.
+    """
+    _, keys = yield from _largest(scores)
+    largest = loops.logits_of(keys).astype(np.float64)
+    weights: NDArray[np.float64] = scores.astype(np.float64)
+    weights -= np.where(np.isfinite(largest), largest, 0.0)[:, None]
+    with np.errstate(over="ignore"):
+        np.exp(weights, out=weights)
+    return weights
+
+
+def point_of(shard: Shard, scores: NDArray[np.float32]) -> Steps[NDArray[np.float64]]:
+    """The greedy target's p: one weight, on the lowest id with the largest score (A21, A25).
+
+    scores: as for :func:`weights_of`, and refused rows come out the same.
+    """
+    keys, largest = yield from _largest(scores)
+    at = np.empty(len(scores), np.int64)
+    loops.first_equal(keys, largest, at)
+    first = -(yield from maximum(np.where(at < 0, -shard.vocab_size, -(at + shard.begin))))
+    weights = np.zeros(scores.shape)
+    own = np.flatnonzero((first >= shard.begin) & (first < shard.end))
+    weights[own, first[own] - shard.begin] = 1.0
+    top = loops.logits_of(largest)
+    weights[np.isneginf(top)] = 0.0
+    weights[~np.isneginf(top) & ~np.isfinite(top)] = np.nan
+    return weights
+
+
+def _largest(scores: NDArray[np.float32]) -> Steps[tuple[Integers, Integers]]:
+    """Order keys of the scores, and the largest of each row over all shards; NaN is above all."""
+    keys = np.empty(scores.shape, np.int64)
+    ordered = np.ascontiguousarray(scores, np.float32)
+    loops.order_keys(ordered.view(np.int32), keys)
+    facts = np.empty((len(scores), 2), np.int64)
+    loops.survey_logits(keys, facts)
+    largest, refused = (yield from maximum(facts)).T
+    return keys, np.where(refused > 0, _NAN_KEY, largest)

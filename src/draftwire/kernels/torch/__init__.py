@@ -1,0 +1,1 @@
+"""The kernels on torch tensors."""

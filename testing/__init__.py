@@ -1,0 +1,1 @@
+"""What tests and benchmarks share: harness, toys, faults on purpose, fuzzing."""

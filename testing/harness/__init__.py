@@ -1,0 +1,1 @@
+"""A verifier and a drafter joined in memory, and what tests need around them."""

@@ -1,0 +1,247 @@
+"""Metrics: every family is there, labels are bounded, nobody pays who does not ask."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from socketserver import TCPServer
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.errors import ProtocolErrorCode, TransportError
+from draftwire.session.reasons import DropReason
+from draftwire.telemetry.families import DRAFTER, VERIFIER, markdown
+from draftwire.telemetry.metrics import register_metrics
+from draftwire.telemetry.web import watched
+from draftwire.verifier.breaker import Breaker, BreakerState
+from draftwire.verifier.drafting import MissReason
+from draftwire.verifier.generate import generate
+from draftwire.verifier.local import LocalDrafter
+from draftwire.verifier.sampling import Sampling
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import MAX_DEPTH, Layout, Status
+from testing.toys.models import ToyDrafter, ToyTarget, mixed
+
+V = 11
+POLICY = ProposalPolicy(Layout.DENSE, 4, 1.0)
+ROOT = Path(__file__).parents[2]
+Samples = dict[tuple[str, str], float]
+
+
+def scraped(registry: CollectorRegistry) -> Samples:
+    """Samples by name and the one label's value."""
+    out: Samples = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            assert len(sample.labels) <= 1
+            out[sample.name, next(iter(sample.labels.values()), "")] = sample.value
+    return out
+
+
+def test_both_sides_after_some_texts() -> None:
+    program = DrafterProgram(ToyDrafter(mixed(V, 1), V), DrafterConfig())
+    target = ToyTarget(mixed(V, 2), V)
+    registry = CollectorRegistry()
+    with LocalDrafter(program, target, breaker=Breaker()) as drafter:
+        register_metrics(program, registry)
+        collector = register_metrics(drafter, registry)
+        for seed in range(3):
+            list(generate(target, drafter, (1,), Sampling(seed=seed, max_tokens=30), POLICY))
+        assert drafter.breaker is not None
+        found = scraped(registry)
+        report = drafter.totals.sum()
+        assert found["draftwire_tokens_total", ""] == 90
+        assert found["draftwire_texts_total", ""] == 3
+        assert found["draftwire_rounds_total", "drafted"] == report.drafted_rounds
+        assert found["draftwire_drafts_total", "accepted"] == report.accepted
+        assert found["draftwire_accepted_at_total", "0"] == report.accepted_by_position[0]
+        assert found["draftwire_round_trip_seconds_count", ""] == report.drafted_rounds
+        assert found["draftwire_round_trip_seconds_bucket", "+Inf"] == report.drafted_rounds
+        assert found["draftwire_breaker_state", drafter.breaker.state.value] == 1
+        assert found["draftwire_misses_total", "sampled"] == report.misses[MissReason.SAMPLED]
+        assert found["draftwire_connected", ""] == 1
+        assert found["draftwire_drafter_proposals_total", ""] == report.drafted_rounds
+        assert found["draftwire_drafter_batch_size_count", ""] == report.drafted_rounds
+        assert found["draftwire_drafter_open_connections", ""] == 1
+        assert found["draftwire_drafter_open_sessions", ""] == 0
+        assert found["draftwire_audit_failures_total", ""] == 0
+        names = {name for name, _ in found}
+        for family in (*DRAFTER, *VERIFIER):
+            one = {family.shown, f"{family.name}_bucket"} & names
+            assert one or family.name == "draftwire_breaker_seconds_per_token", family.name
+        registry.unregister(collector)
+        assert ("draftwire_tokens_total", "") not in scraped(registry)
+
+
+def test_every_reason_and_code_has_a_series_before_it_happens() -> None:
+    """So that a rate or an alert on it is defined; and no other value can ever come."""
+    program = DrafterProgram(ToyDrafter(mixed(V, 1), V), DrafterConfig())
+    registry = CollectorRegistry()
+    with LocalDrafter(program, ToyTarget(mixed(V, 2), V)) as drafter:
+        register_metrics(program, registry)
+        register_metrics(drafter, registry)
+        found = scraped(registry)
+
+    def values(name: str) -> set[str]:
+        return {label for each, label in found if each == name}
+
+    codes = {code.name.lower() for code in ProtocolErrorCode}
+    assert values("draftwire_protocol_errors_total") == codes
+    assert values("draftwire_drafter_refused_messages_total") == codes
+    assert values("draftwire_dropped_messages_total") == {reason.value for reason in DropReason}
+    assert values("draftwire_misses_total") == {r.value for r in (*DropReason, *MissReason)}
+    assert values("draftwire_drafter_declined_total") == {
+        status.name.lower() for status in Status if status is not Status.OK
+    }
+    assert values("draftwire_breaker_state") == {state.value for state in BreakerState}
+    assert len(found) < 400 + 2 * MAX_DEPTH
+
+
+def test_scraping_while_texts_are_made() -> None:
+    """Another thread reads as fast as it can; every scrape is whole and counters only grow."""
+    program = DrafterProgram(ToyDrafter(mixed(V, 1), V), DrafterConfig())
+    target = ToyTarget(mixed(V, 2), V)
+    registry = CollectorRegistry()
+    with LocalDrafter(program, target) as drafter:
+        register_metrics(program, registry)
+        register_metrics(drafter, registry)
+        done, seen = threading.Event(), [0.0]
+        wrong: list[BaseException] = []
+
+        def scrape() -> None:
+            try:
+                while not done.is_set():
+                    tokens = scraped(registry)["draftwire_tokens_total", ""]
+                    assert tokens >= seen[-1]
+                    seen.append(tokens)
+                    time.sleep(0.002)
+            except BaseException as error:
+                wrong.append(error)
+
+        thread = threading.Thread(target=scrape)
+        thread.start()
+        for seed in range(5):
+            list(generate(target, drafter, (1,), Sampling(seed=seed, max_tokens=40), POLICY))
+        done.set()
+        thread.join(10)
+        assert not wrong
+        assert scraped(registry)["draftwire_tokens_total", ""] == 200
+
+
+def get(address: object, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_metrics_and_health_over_http() -> None:
+    program = DrafterProgram(ToyDrafter(mixed(V, 1), V), DrafterConfig())
+    registry = CollectorRegistry()
+    register_metrics(program, registry)
+    with watched("127.0.0.1", 0, registry, lambda: program.draining) as address:
+        assert get(address, "/healthz") == (200, "ok\n")
+        assert get(address, "/metrics")[0] == 200
+        assert "draftwire_drafter_queue 0.0" in get(address, "/metrics")[1]
+        assert get(address, "/anything")[0] == 404
+        program.drain()
+        assert get(address, "/healthz") == (503, "draining\n")
+        assert "draftwire_drafter_draining 1.0" in get(address, "/metrics")[1]
+        with pytest.raises(TransportError, match="metrics-port"), watched(*address, registry):
+            pass
+        with pytest.raises(TransportError, match="empty"), watched("", 0, registry):
+            pass
+    with pytest.raises(OSError):
+        socket.create_connection(address, timeout=1)
+
+
+def test_clients_that_hold_on_and_nonsense_disturb_nobody(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As many as there may be say nothing; the oldest makes way, and all are ended in time."""
+    from draftwire.telemetry import web
+
+    monkeypatch.setattr(web, "CLIENT_SECONDS", 0.5)
+    with watched("127.0.0.1", 0, CollectorRegistry()) as address:
+        held = [socket.create_connection(address) for _ in range(web.MOST_CLIENTS + 4)]
+        held[0].sendall(b"\xff\x00\r\n\r\n")
+        time.sleep(1.0)
+        assert get(address, "/healthz") == (200, "ok\n")
+        for each in held:
+            each.close()
+    out, err = capfd.readouterr()
+    assert out == err == ""
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_ended_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time is that of the whole request; until then, the oldest makes way for who asks."""
+    from draftwire.telemetry import web
+
+    monkeypatch.setattr(web, "CLIENT_SECONDS", 1.0)
+    with watched("127.0.0.1", 0, CollectorRegistry()) as address:
+        held = [socket.create_connection(address) for _ in range(web.MOST_CLIENTS)]
+        for each in held:
+            each.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+        assert get(address, "/healthz") == (200, "ok\n")
+        ended = set[int]()
+        until = time.monotonic() + 5.0
+        while len(ended) < len(held) and time.monotonic() < until:
+            for index, each in enumerate(held):
+                try:
+                    each.sendall(b"a")
+                except OSError:
+                    ended.add(index)
+            time.sleep(0.1)
+        assert len(ended) == len(held)
+        for each in held:
+            each.close()
+
+
+def test_the_table_of_the_documentation_is_this_list() -> None:
+    text = (ROOT / "docs/OPERATIONS.md").read_text()
+    assert markdown(DRAFTER) in text
+    assert markdown(VERIFIER) in text
+
+
+def test_nobody_waits_for_the_library_who_does_not_ask_for_it() -> None:
+    code = """
+import sys
+import draftwire, draftwire.verifier.remote, draftwire.drafter.serve, draftwire.telemetry.metrics
+from draftwire.cli.main import run
+run(["serve", "--help"]); run(["generate", "--help"])
+print("prometheus_client" in sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "False"
+
+
+def test_a_page_without_descriptors_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits keeps the socket readable: it is tried again after a while, not at once."""
+    tried: list[float] = []
+
+    def out_of_descriptors(server: TCPServer) -> None:
+        tried.append(time.monotonic())
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(TCPServer, "get_request", out_of_descriptors)
+    with (
+        watched("127.0.0.1", 0, CollectorRegistry()) as address,
+        socket.create_connection(address),
+    ):
+        time.sleep(0.7)
+    assert 1 <= len(tried) <= 3
