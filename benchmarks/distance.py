@@ -26,7 +26,7 @@ from draftwire.kernels.cpu import verify_loops as cpu_verify
 from draftwire.kernels.rows import QRow
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 from spec.oracle import decisions
 
 LIMIT = 1e-12
@@ -105,12 +105,12 @@ def _distances(case: Case, truth: list[Fraction]) -> dict[str, float]:
     """Hold the kernels' numbers against the oracle's for one row of p."""
     p = decisions.normalise(truth)
     counts = case.q.exact().dense()
-    q = [Fraction(count, TICKETS) for count in counts]
+    q = [Fraction(count, TOTAL) for count in counts]
     sums = np.empty(-(-case.weights.size // cpu_verify.BLOCK))
     total = cpu_verify.block_sums(case.weights, sums)
     acceptance = 0.0
     for token in np.flatnonzero(counts):
-        ours = min(1.0, float(case.weights[token]) * TICKETS / (counts[token] * total))
+        ours = min(1.0, float(case.weights[token]) * TOTAL / (counts[token] * total))
         exact = decisions.acceptance(p, q, int(token))
         acceptance = max(acceptance, abs(float(Fraction(ours) - exact)))
     return {
@@ -124,7 +124,7 @@ def _residual_distance(
     case: Case, total: float, p: tuple[Fraction, ...], q: list[Fraction]
 ) -> float:
     found = np.empty_like(case.weights)
-    scale = TICKETS / total
+    scale = TOTAL / total
     if case.q.ids is None:
         cpu_verify.residual_dense(case.weights, scale, case.q.counts, found)
     else:

@@ -37,7 +37,7 @@ from draftwire.kernels.shards.emulator import emulate
 from draftwire.kernels.shards.shard import Shard, ShardRows, Steps, even_shards
 from draftwire.kernels.shards.verify import Place, Rounds, ShardVerdicts
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS
+from draftwire.wire.registry import TOTAL
 from testing.toys.logits import POLICIES, logits_of, policy
 
 VOCABULARIES = (129_280, 262_144)
@@ -143,7 +143,7 @@ def _compare(name: str, way: Way, vocab: int, rows: int) -> Line:
     for first in range(0, rows, BATCH):
         count = min(BATCH, rows - first)
         logits = logits_of(count, vocab, seed=first * 1000 + vocab, first=first)
-        words = np.random.default_rng(first).integers(0, TICKETS, count)
+        words = np.random.default_rng(first).integers(0, TOTAL, count)
         given = UNDER[first // BATCH % len(UNDER)]
         expected, found = (each.count(logits, given, words) for each in (numpy, way))
         line.rows += count
@@ -172,7 +172,7 @@ def _rounds(vocab: int, number: int) -> Iterator[Round]:
         with np.errstate(over="ignore"):
             draft = (rows[:DEPTH] + noise).astype(np.float32)
         q, _ = numpy.quantise(draft, UNDER[index % 2])
-        tokens = numpy.draw(q, rng.integers(0, TICKETS, DEPTH))
+        tokens = numpy.draw(q, rng.integers(0, TOTAL, DEPTH))
         ids = None if q.ids is None else q.ids[None]
         of_round = QRows(vocab, ids, q.counts[None])
         yield Round(rows[None], tokens[None], of_round, RequestKey(index))

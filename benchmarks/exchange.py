@@ -9,12 +9,12 @@ import numpy as np
 
 from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels import cpu
-from draftwire.session.answering import AnsweringSession
 from draftwire.session.answers import Draft
-from draftwire.session.asking import AskingSession
 from draftwire.session.awaited import Awaited
+from draftwire.session.drafter_session import DrafterSession
 from draftwire.session.link import Link
 from draftwire.session.proposal import DraftTask, Matched, Proposal, Received
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.agreement import Agreed, reply_bytes
 from draftwire.wire.messages import Hello, ProposalPolicy, Step
 from draftwire.wire.registry import (
@@ -77,7 +77,7 @@ class Exchange:
                     continue
         assert self._link.agreed is not None
         self._agreed: Agreed = self._link.agreed
-        answering = AnsweringSession(1, self._agreed)
+        answering = DrafterSession(1, self._agreed)
         task = answering.apply(self._asked(audit=True)[1])
         assert isinstance(task, DraftTask)
         self._data = b"".join(bytes(part) for part in answering.reply(task, _draft(task, vocab)))
@@ -94,8 +94,8 @@ class Exchange:
         """Return the same without recomputing the draws."""
         return self._take(audit=False)
 
-    def _asked(self, *, audit: bool) -> tuple[AskingSession, Step]:
-        asking = AskingSession(1, 0, PROMPT, KEY, self._agreed, audit=audit)
+    def _asked(self, *, audit: bool) -> tuple[VerifierSession, Step]:
+        asking = VerifierSession(1, 0, PROMPT, KEY, self._agreed, audit=audit)
         return asking, asking.ask(self._policy, now=0.0, deadline=1.0)
 
     def _take(self, *, audit: bool) -> float:

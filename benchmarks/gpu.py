@@ -31,7 +31,7 @@ from benchmarks.common import Goal, Result
 from benchmarks.peers import Way, flashinfer_draw, runs, vllm_verify
 from draftwire.kernels.backend import Backend, QRows, load
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 
 VOCABULARY, DEPTH, BATCH = 129_280, 5, 4
 QUANTISE_LIMIT = 1.5  # of FlashInfer's sampling_from_probs after softmax
@@ -96,7 +96,7 @@ def quantise_and_draw(repeats: int, bandwidth: float) -> Result:
     """Four rows of logits to counts and tokens, beside softmax and FlashInfer's draw."""
     result = Result(f"quantise + draw, {BATCH} rows, V={VOCABULARY:,}")
     logits = torch.randn(BATCH, VOCABULARY, device="cuda") * 3
-    words = torch.randint(0, TICKETS, (BATCH,), device="cuda")
+    words = torch.randint(0, TOTAL, (BATCH,), device="cuda")
 
     def ours(backend: Backend[torch.Tensor], policy: ProposalPolicy) -> Way:
         return lambda: backend.draw(backend.quantise(logits, policy)[0], words)
@@ -125,7 +125,7 @@ def verify(repeats: int, bandwidth: float) -> Result:
     kernels = {name: load(name, "cuda") for name in ("triton", "torch")}
     keys = torch.randint(0, 1 << 32, (BATCH, 3, 2), device="cuda")
     addresses = torch.randint(0, 1 << 20, (BATCH, 3), device="cuda")
-    words = torch.randint(0, TICKETS, (BATCH * DEPTH,), device="cuda")
+    words = torch.randint(0, TOTAL, (BATCH * DEPTH,), device="cuda")
     quantised = {
         policy: _proposal(kernels["triton"], draft, words, policy) for policy in (DENSE, SPARSE)
     }
@@ -135,7 +135,7 @@ def verify(repeats: int, bandwidth: float) -> Result:
         return lambda: backend.verify(target, tokens, rows, backend.draws(keys, addresses, DEPTH))
 
     rows, tokens = quantised[DENSE]
-    probabilities = rows.counts.to(torch.float32) / TICKETS
+    probabilities = rows.counts.to(torch.float32) / TOTAL
     # Every logit once, the row that is drawn from once more, and its q.
     dense = BATCH * VOCABULARY * 4 * (DEPTH + 1 + 1 + 1)
     sparse = BATCH * VOCABULARY * 4 * (DEPTH + 1 + 1)

@@ -30,7 +30,7 @@ from benchmarks.prepared import PreparedContext, PreparedEngine, PreparedProposa
 from benchmarks.stages import BOOK, Stages
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.propose import Proposer, propose
-from draftwire.drafter.serve import DrafterServer
+from draftwire.drafter.server import DrafterServer
 from draftwire.session.proposal import Proposal
 from draftwire.transport.tcp import Address, bound_address, listen
 from draftwire.verifier.client import ClientRequest, DraftClient

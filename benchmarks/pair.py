@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 
 from benchmarks.common import Result
-from draftwire.cli.comparing import (
+from draftwire.cli.comparison import (
     COLOCATED,
     REMOTE,
     TARGET_ONLY,

@@ -16,8 +16,8 @@ from draftwire.drafter.engine import DraftEngine
 from draftwire.drafter.propose import DraftJob, ProposalSource
 from draftwire.exact.words import ProposalWords
 from draftwire.kernels import cpu
-from draftwire.kernels.compiled import compiled
-from draftwire.kernels.cpu.quantise_loops import first_above
+from draftwire.kernels.cpu.quantise_loops import sample_inverse_cdf
+from draftwire.kernels.jit import compiled
 from draftwire.kernels.rows import LINE_HEAD, QRow, SparseRows
 from draftwire.kernels.words import fill_words, first_words, halves
 from draftwire.session.answers import Draft
@@ -142,5 +142,5 @@ def _draw_all(
     for row in range(len(tokens)):
         line = lines[row]
         begin = LINE_HEAD + support
-        at = first_above(line[begin : begin + line[0]], words[row])
+        at = sample_inverse_cdf(line[begin : begin + line[0]], words[row])
         tokens[row] = line[LINE_HEAD + max(at, 0)]

@@ -22,7 +22,8 @@ from typing import Any
 # Before NumPy and torch are imported: every measurement is of one thread a process.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from benchmarks import distance, drafting, loopback, pair, quantise, receive, torch_verify
+from benchmarks import distance, loopback, pair, quantise, receive, torch_verify
+from benchmarks import draft_throughput as drafting
 from benchmarks.common import Result, table
 from draftwire.engines.hf import embedded_folder
 

@@ -17,7 +17,7 @@ from benchmarks.common import Goal, Result, alternate, medians, ratio
 from benchmarks.peers import runs, transformers_verify, vllm_verify
 from draftwire.kernels.backend import QRows, load
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 
 VOCABULARY = 129_280
 DEPTH = 5
@@ -36,7 +36,7 @@ def run(quick: bool) -> Result:
     draft = target[:, :DEPTH] + noise * DRAFT_DISTANCE
     kernels = load("torch")
     q, _ = kernels.quantise(draft.reshape(-1, VOCABULARY), ProposalPolicy(Layout.DENSE, DEPTH, 1.0))
-    words = torch.randint(0, TICKETS, (BATCH * DEPTH,), generator=generator)
+    words = torch.randint(0, TOTAL, (BATCH * DEPTH,), generator=generator)
     tokens = kernels.draw(q, words).view(BATCH, DEPTH)
     rows = QRows(VOCABULARY, None, q.counts.view(BATCH, DEPTH, VOCABULARY))
     keys = torch.randint(0, 1 << 32, (BATCH, 3, 2), generator=generator)
@@ -50,7 +50,7 @@ def run(quick: bool) -> Result:
         "draftwire torch": ours,
         "transformers": transformers_verify(target, draft, tokens),
     }
-    vllm = vllm_verify(target, rows.counts.to(torch.float32) / TICKETS, tokens)
+    vllm = vllm_verify(target, rows.counts.to(torch.float32) / TOTAL, tokens)
     missing = runs(vllm)
     if vllm is not None and missing is None:
         ways["vLLM"] = vllm

@@ -316,7 +316,7 @@ def main(arguments: Sequence[str]) -> int:
 
         options.target, options.drafter = pair(options.out / "gemma-3-270m")
     if options.target is None or options.drafter is None:
-        from draftwire.engines.hf.loading import embedded_folder
+        from draftwire.engines.hf.loader import embedded_folder
 
         options.target, options.drafter = embedded_folder("target"), embedded_folder("drafter")
     result = run(options)

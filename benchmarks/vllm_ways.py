@@ -164,7 +164,7 @@ def serve_drafter(options: argparse.Namespace, out: IO[str]) -> None:
     import threading
 
     from draftwire.drafter.program import DrafterConfig, DrafterProgram
-    from draftwire.drafter.serve import DrafterServer
+    from draftwire.drafter.server import DrafterServer
     from draftwire.engines.hf.draft import HfDraftEngine
     from draftwire.transport.tcp import listen
 

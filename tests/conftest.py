@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from draftwire.session.slot_buffers import ReplySlots, SlotHandle
 from draftwire.session.slots import Claim
-from draftwire.session.staging import Hold, ReplySlots
 
 # Triton asks once, when it is imported: here its kernels run on the CPU. `make gpu` says 0.
 os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -20,9 +20,9 @@ def poisoned_slots() -> Iterator[None]:
 
     A row says so by itself (ReleasedError); this finds arrays that were taken out of one before.
     """
-    end = Hold._end
+    end = SlotHandle._end
 
-    def spoiled(self: Hold, how: Callable[[ReplySlots, Claim], bool]) -> None:
+    def spoiled(self: SlotHandle, how: Callable[[ReplySlots, Claim], bool]) -> None:
         held = self._held
         end(self, how)
         if held is not None:
@@ -32,5 +32,5 @@ def poisoned_slots() -> Iterator[None]:
                 rows.fill(POISON)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Hold, "_end", spoiled)
+        patch.setattr(SlotHandle, "_end", spoiled)
         yield

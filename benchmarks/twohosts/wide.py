@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.prepared import PreparedEngine, PreparedProposals
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.serve import DrafterServer
+from draftwire.drafter.server import DrafterServer
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.tcp import listen
 from draftwire.verifier.sampling import Sampling

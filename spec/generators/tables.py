@@ -13,7 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from draftwire.errors import ProtocolErrorCode
-from draftwire.session import table as states
+from draftwire.session import state_table as states
 from draftwire.wire import meanings, registry
 from draftwire.wire.registry import Field, MessageType
 
@@ -38,7 +38,7 @@ CONSTANTS = (
     ("trailer bytes", registry.TRAILER_BYTES),
     ("frame MAC bytes", registry.FRAME_MAC_BYTES),
     ("label of a key's use", f"`{registry.KEY_LABEL.decode()}`"),
-    ("M, tickets", registry.TICKETS),
+    ("M, tickets", registry.TOTAL),
     ("B, weight bits", registry.WEIGHT_BITS),
     ("b, word bits", registry.WORD_BITS),
     ("q_semantic", f"`{registry.Q_SEMANTIC}`"),

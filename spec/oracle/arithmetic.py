@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-TICKETS = 1 << 24
+TOTAL = 1 << 24
 WEIGHT_BITS = 38
 
 
@@ -105,7 +105,7 @@ def support(
     w: Sequence[int],
     *,
     top_k: int = 0,
-    top_p: int = TICKETS,
+    top_p: int = TOTAL,
     min_p: int = 0,
     limit: int = 0,
     bits: int = WEIGHT_BITS,
@@ -117,8 +117,8 @@ def support(
     left = [v for v in range(len(w)) if w[v] > 0]
     if top_k:
         left = sorted(left, key=lambda v: (-logits[v], v))[:top_k]
-    if top_p != TICKETS:
-        needed = math.ceil(Fraction(top_p * sum(w[v] for v in left), TICKETS))
+    if top_p != TOTAL:
+        needed = math.ceil(Fraction(top_p * sum(w[v] for v in left), TOTAL))
         prefix: list[int] = []
         for v in sorted(left, key=lambda v: (-w[v], v)):
             if sum(w[u] for u in prefix) >= needed:
@@ -126,7 +126,7 @@ def support(
             prefix.append(v)
         left = prefix
     if min_p:
-        left = [v for v in left if Fraction(w[v], 2**bits) >= Fraction(min_p, TICKETS)]
+        left = [v for v in left if Fraction(w[v], 2**bits) >= Fraction(min_p, TOTAL)]
     if limit:
         left = sorted(left, key=lambda v: (-logits[v], v))[:limit]
     return sorted(left)
@@ -135,7 +135,7 @@ def support(
 # Counts (A9 to A12) ------------------------------------------------------------------------------
 
 
-def allocate(w: Sequence[int], total: int = TICKETS) -> list[int]:
+def allocate(w: Sequence[int], total: int = TOTAL) -> list[int]:
     """A9: ``total`` tickets by largest remainder, ties to the lowest id."""
     if any(x < 0 for x in w):
         raise Refused("NEGATIVE_WEIGHT")
@@ -158,10 +158,10 @@ def quantise(
     temperature: Fraction,
     *,
     top_k: int = 0,
-    top_p: int = TICKETS,
+    top_p: int = TOTAL,
     min_p: int = 0,
     limit: int = 0,
-    total: int = TICKETS,
+    total: int = TOTAL,
     bits: int = WEIGHT_BITS,
 ) -> list[int]:
     """A1 to A10: the count of every id; ids outside the support have none."""

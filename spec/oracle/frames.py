@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 MAGIC = b"DWIR"
-TICKETS = 1 << 24
+TOTAL = 1 << 24
 HEADER_BYTES = 16
 TRAILER_BYTES = 4
 

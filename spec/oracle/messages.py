@@ -16,7 +16,7 @@ from spec.oracle.frames import (
     HIDDEN_ITEM_BYTES,
     LAYOUTS,
     TABLES,
-    TICKETS,
+    TOTAL,
     Frame,
     Refused,
     crc32c,
@@ -161,8 +161,8 @@ def check_step(step: Message, tail: bytes, limits: Limits) -> None:
     zero = temperature == 0 and math.copysign(1, step["temperature"]) > 0
     refuse_unless(usual or zero, "BAD_FIELD", "temperature")
     within(step, "top_k", 0, limits["vocab_size"])
-    within(step, "top_p", 1, TICKETS)
-    within(step, "min_p", 0, TICKETS)
+    within(step, "top_p", 1, TOTAL)
+    within(step, "min_p", 0, TOTAL)
     if layout == SPARSE:
         within(step, "support", 1, limits["max_support"])
     else:
@@ -170,7 +170,7 @@ def check_step(step: Message, tail: bytes, limits: Limits) -> None:
     if layout == IDS_ONLY:
         for field in ("temperature", "top_k", "min_p", "proposal_key"):
             refuse_unless(step[field] == 0, "BAD_FIELD", field)
-        refuse_unless(step["top_p"] == TICKETS, "BAD_FIELD", "top_p")
+        refuse_unless(step["top_p"] == TOTAL, "BAD_FIELD", "top_p")
     check_slot(step, limits)
     length = step["anchor"] + 1
     refuse_unless(step["first_position"] == length, "BAD_FIELD", "first_position")
@@ -290,12 +290,12 @@ def read_rows(reply: Message, limits: Limits) -> list[list[int]]:
 def read_q(row: Message, layout: int, support: int, vocab_size: int) -> list[int]:
     """The counts of one row, or the first rule that its q breaks."""
     if layout == IDS_ONLY:
-        return [TICKETS if v == row["token"] else 0 for v in range(vocab_size)]
+        return [TOTAL if v == row["token"] else 0 for v in range(vocab_size)]
     if layout == DENSE:
         counts = [tickets(row["q"][4 * v : 4 * v + 4]) for v in range(vocab_size)]
     else:
         counts = read_sparse(row["q"], row["entries"], support, vocab_size)
-    refuse_unless(sum(counts) == TICKETS, "WRONG_MASS", "q")
+    refuse_unless(sum(counts) == TOTAL, "WRONG_MASS", "q")
     refuse_unless(counts[row["token"]] > 0, "ZERO_Q_AT_TOKEN", "token")
     return counts
 
@@ -323,7 +323,7 @@ def tickets(binary32: bytes) -> int:
     refuse_unless(math.isfinite(value), "NON_FINITE_Q", "q")
     refuse_unless(value != 0 or math.copysign(1, value) > 0, "NEGATIVE_ZERO_Q", "q")
     refuse_unless(value >= 0, "NEGATIVE_Q", "q")
-    number = Fraction(value) * TICKETS
+    number = Fraction(value) * TOTAL
     refuse_unless(number.denominator == 1, "NON_DYADIC_Q", "q")
     return int(number)
 
@@ -342,10 +342,10 @@ def write_q(counts: Sequence[int], layout: int, support: int) -> bytes:
     if layout == IDS_ONLY:
         return b""
     if layout == DENSE:
-        return struct.pack(f"<{len(counts)}f", *(count / TICKETS for count in counts))
+        return struct.pack(f"<{len(counts)}f", *(count / TOTAL for count in counts))
     ids = [v for v, count in enumerate(counts) if count]
     pads = support - len(ids)
-    values = [counts[v] / TICKETS for v in ids]
+    values = [counts[v] / TOTAL for v in ids]
     return struct.pack(f"<{support}i{support}f", *ids, *[-1] * pads, *values, *[0.0] * pads)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from draftwire.drafter.limits import PeerLimits as PeerLimits
     from draftwire.drafter.program import DrafterConfig as DrafterConfig
-    from draftwire.drafter.serve import serve as serve
+    from draftwire.drafter.server import serve as serve
     from draftwire.engines.hf import HfDraftEngine as HfDraftEngine
     from draftwire.engines.hf import HfTargetEngine as HfTargetEngine
     from draftwire.engines.hf import RemoteDrafter as RemoteDrafter
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from draftwire.engines.hf import load_folder as load_folder
     from draftwire.engines.hf import remote_speculative as remote_speculative
     from draftwire.errors import DraftwireError as DraftwireError
-    from draftwire.session.staging import SlotPlan as SlotPlan
+    from draftwire.session.slot_buffers import SlotPlan as SlotPlan
     from draftwire.telemetry.metrics import register_metrics as register_metrics
     from draftwire.transport.keys import PresharedKey as PresharedKey
     from draftwire.transport.tls import TlsFiles as TlsFiles
@@ -46,14 +46,14 @@ _EXPORTS = {
     "RemoteDrafter": "draftwire.engines.hf",
     "Report": "draftwire.verifier.report",
     "Sampling": "draftwire.verifier.sampling",
-    "SlotPlan": "draftwire.session.staging",
+    "SlotPlan": "draftwire.session.slot_buffers",
     "TlsFiles": "draftwire.transport.tls",
     "embedded_folder": "draftwire.engines.hf",
     "generate": "draftwire.verifier.generate",
     "load_folder": "draftwire.engines.hf",
     "register_metrics": "draftwire.telemetry.metrics",
     "remote_speculative": "draftwire.engines.hf",
-    "serve": "draftwire.drafter.serve",
+    "serve": "draftwire.drafter.server",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

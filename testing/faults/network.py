@@ -16,7 +16,7 @@ from draftwire.errors import ProtocolErrorCode
 from draftwire.wire import codec
 from draftwire.wire.frames import encode_frame, frame_bytes
 from draftwire.wire.messages import Complete, ErrorMessage
-from draftwire.wire.registry import TICKETS, Layout, MessageType, Status, WireVersion
+from draftwire.wire.registry import TOTAL, Layout, MessageType, Status, WireVersion
 from testing.faults import frames
 from testing.faults.play import play
 from testing.faults.requests import long_request
@@ -254,7 +254,7 @@ def of_q(damage: Callable[[bytearray], None]) -> Applies:
 def one_ticket_more(frame: bytearray) -> None:
     at = frames.part(bytes(frame), "row 0 q").begin
     (q,) = struct.unpack_from("<f", frame, at)
-    struct.pack_into("<f", frame, at, q + 1 / TICKETS)
+    struct.pack_into("<f", frame, at, q + 1 / TOTAL)
 
 
 def no_entries(frame: bytearray) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from draftwire.drafter.program import DrafterConfig
-from draftwire.drafter.serve import serve
+from draftwire.drafter.server import serve
 from draftwire.errors import TransportError
 from draftwire.transport.tcp import Address
 from testing.toys.models import ToyDrafter

@@ -32,7 +32,7 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 from testing.faults import models, processes
-from testing.faults.swallowing import Swallowing
+from testing.faults.engine_failures import Swallowing
 from testing.toys.models import ToyDrafter
 
 DEADLINE: Final = 0.25

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from draftwire.drafter.program import DrafterConfig
 from draftwire.drafter.propose import ProposalSource
 from draftwire.exact.words import WordSource
-from draftwire.session.table import State
+from draftwire.session.state_table import State
 from draftwire.telemetry.logs import QueuedHandler
 from draftwire.verifier.breaker import Breaker, Choice
 from draftwire.verifier.client import ClientRequest, DraftClient
@@ -84,7 +84,7 @@ WordsOf = Callable[[int], WordSource]
 BETWEEN: Final = frozenset(Moment) - frozenset(UNDER_WAY)
 
 
-Places = dict[int, tuple[int, int | None]]
+Admission = dict[int, tuple[int, int | None]]
 """By seed, the tokens that a text had when it was struck, and when it was drafted again."""
 
 
@@ -126,7 +126,7 @@ class Told:
     resumed_at: int = 0  # and that its text had when it was first drafted again
     jumped: float = 0.0  # seconds that the clock was set ahead
     apart: list[Counter[str]] = field(default_factory=list)  # misses of each that runs together
-    places: Places = field(default_factory=dict)
+    places: Admission = field(default_factory=dict)
 
 
 @dataclass

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from draftwire.drafter.program import DrafterConfig
 from draftwire.transport.tcp import Address, free_address
-from draftwire.verifier.drafting import Miss
+from draftwire.verifier.drafter import Miss
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.request import ClientRequest
 from draftwire.wire.messages import ProposalPolicy

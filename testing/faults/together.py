@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from draftwire.verifier.client import ClientRequest
-from draftwire.verifier.drafting import Drafted
+from draftwire.verifier.drafter import Drafted
 from draftwire.verifier.generate import Generation, generate
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling

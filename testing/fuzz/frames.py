@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from draftwire.conformance.reading import Vector
+from draftwire.conformance.vectors import Vector
 from draftwire.conformance.wire import NUMBERS, agreed_of, hello_of, read_frame
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.session.sealing import Sealer
+from draftwire.session.frame_mac import Sealer
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.frames import Bounds, FrameReader

@@ -9,10 +9,10 @@ from draftwire.conformance.transcripts import TableContext, TableEngine
 from draftwire.conformance.wire import hello_of
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ProtocolError, RemoteError
-from draftwire.session.asking import AskingSession, Dropped, Proposal
 from draftwire.session.link import AgreedEvent, Closed, Event, Link
 from draftwire.session.proposal import Received
-from draftwire.session.table import State
+from draftwire.session.state_table import State
+from draftwire.session.verifier_session import Dropped, Proposal, VerifierSession
 from draftwire.wire.checks import require_policy
 from draftwire.wire.messages import Hello, ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome, WireVersion
@@ -181,7 +181,7 @@ class Verifier:
 
     setup: Setup
     events: list[object] = field(default_factory=list)
-    session: AskingSession | None = None
+    session: VerifierSession | None = None
     proposal: Proposal | None = None
     closed: Closed | None = None
 
@@ -209,7 +209,7 @@ class Verifier:
             self.settle(session)
             self.begin(session, action)
 
-    def begin(self, session: AskingSession, action: Action) -> None:
+    def begin(self, session: VerifierSession, action: Action) -> None:
         """Begin the next round, or end the session."""
         if self.link.agreed is None:
             raise AssertionError("a round without an agreement")
@@ -226,7 +226,7 @@ class Verifier:
                 return
             self.link.send(session.ask(action.policy, 0.0, LATEST))
 
-    def settle(self, session: AskingSession) -> None:
+    def settle(self, session: VerifierSession) -> None:
         """Commit the round before, by a rule that knows nothing of a target."""
         if session.deadline is not None:
             session.give_up()
@@ -252,7 +252,7 @@ class Verifier:
         """Note what has happened, and keep a whole proposal."""
         if isinstance(event, AgreedEvent):
             self.events.append(event.agreed)
-            self.session = AskingSession(7, 0, PROMPT, KEY, event.agreed)
+            self.session = VerifierSession(7, 0, PROMPT, KEY, event.agreed)
         elif isinstance(event, Closed):
             self.closed = event
         elif isinstance(event, Received):

@@ -16,7 +16,7 @@ from random import Random
 
 import numpy as np
 
-from draftwire.conformance.reading import open_vectors
+from draftwire.conformance.vectors import open_vectors
 from draftwire.conformance.wire import exact_counts, kernel_counts
 from draftwire.errors import ConfigurationError, ProtocolError
 from draftwire.rows.packed import read_packed

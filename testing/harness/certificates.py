@@ -1,4 +1,4 @@
-"""The certificates of tests/transport/certificates, with keys that only their owner may read."""
+"""The certificates beside this file, with keys that only their owner may read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from draftwire.transport.tls import TlsFiles
 
-FOLDER = Path(__file__).parent / "transport" / "certificates"
+FOLDER = Path(__file__).parent / "certificate_files"
 
 
 def tls_files(folder: Path, name: str, trusted: str = "authority", *pins: str) -> TlsFiles:

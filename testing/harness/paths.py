@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.propose import ProposalSource
-from draftwire.drafter.serve import DrafterServer
+from draftwire.drafter.server import DrafterServer
 from draftwire.exact.words import ProposalWords
 from draftwire.transport.channel import Channel, Part
 from draftwire.transport.tcp import TcpChannel, listen
@@ -49,7 +49,7 @@ class MemoryChannel:
     def __post_init__(self) -> None:
         self.connection = self.program.connect()
 
-    def send(self, parts: list[Part], deadline: float) -> None:
+    def send(self, parts: Sequence[Part], deadline: float) -> None:
         self.pair.verifier.send(parts, self.clock.now)
 
     def receive_into(self, buffer: memoryview, deadline: float) -> int:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from draftwire.exact.words import Address, Domain
-from draftwire.wire.registry import TICKETS
+from draftwire.wire.registry import TOTAL
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 
@@ -26,7 +26,7 @@ class WordTree:
 
     def __init__(self, grid: int, *, middle: bool = False) -> None:
         self.grid = grid
-        self._into = TICKETS // grid // 2 if middle else 0
+        self._into = TOTAL // grid // 2 if middle else 0
         self._path: list[int] = []
         self._given: dict[tuple[int, Address], int] = {}
 
@@ -37,9 +37,9 @@ class WordTree:
             self._given[at] = len(self._given)
             if len(self._given) > len(self._path):
                 self._path.append(0)
-        yield self._path[self._given[at]] * (TICKETS // self.grid) + self._into
+        yield self._path[self._given[at]] * (TOTAL // self.grid) + self._into
         while True:
-            yield TICKETS // 2
+            yield TOTAL // 2
 
     @property
     def domains(self) -> list[Domain]:

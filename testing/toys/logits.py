@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 
 ADVERSARIAL_EVERY = 8
 
@@ -21,13 +21,13 @@ POLICIES = [
     policy(),
     policy(support=4),
     policy(float(np.float32(0.7)), top_k=3),
-    policy(top_p=TICKETS // 2),
-    policy(min_p=TICKETS // 20, support=8),
+    policy(top_p=TOTAL // 2),
+    policy(min_p=TOTAL // 20, support=8),
     policy(2.0**14),
     policy(0.0),
     policy(2.0**-14, support=2),
-    policy(top_p=TICKETS - 1, support=1),
-    policy(0.125, top_k=6, top_p=TICKETS * 9 // 10, min_p=TICKETS // 100, support=3),
+    policy(top_p=TOTAL - 1, support=1),
+    policy(0.125, top_k=6, top_p=TOTAL * 9 // 10, min_p=TOTAL // 100, support=3),
     policy(0.0, support=2),
     policy(min_p=1),
     policy(3.0, top_k=500, support=32),

@@ -46,7 +46,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Folders of a tiny target and drafter of one tokenizer, and of a drafter of another."""
-    from tests.engines.tiny_models import save, tiny_llama, tiny_tokenizer
+    from testing.harness.tiny_models import save, tiny_llama, tiny_tokenizer
 
     root = tmp_path_factory.mktemp("pair")
     tokenizer = tiny_tokenizer(VOCAB)
@@ -66,7 +66,7 @@ def serving(pair: Pair) -> Serving:
     @contextmanager
     def serve(folder: Path | None = None, tls: Any = None, **limits: Any) -> Iterator[str]:
         from draftwire.drafter.program import DrafterConfig, DrafterProgram
-        from draftwire.drafter.serve import DrafterServer
+        from draftwire.drafter.server import DrafterServer
         from draftwire.engines.hf import HfDraftEngine
         from draftwire.transport.tcp import listen
 

@@ -69,7 +69,7 @@ def test_refused_with_what_to_do(cli: Cli, arguments: tuple[str, ...], says: str
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[GenerateOptions]:
     """Collect the options that would be run."""
-    import draftwire.cli.generating as generating
+    import draftwire.cli.generation as generating
 
     options: list[GenerateOptions] = []
     monkeypatch.setattr(generating, "generate_and_print", options.append)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftwire.cli.summary import rates, report_lines
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.drafting import MissReason
+from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.report import Report
 
 
@@ -39,7 +39,7 @@ def test_a_run_without_drafts_says_nothing_of_drafts() -> None:
 
 def test_a_drafter_that_was_never_there_is_said_to_have_been_away() -> None:
     report = Report(tokens=9, rounds=9)
-    report.missed(MissReason.SAMPLED, 0)
+    report.missed(MissReason.BASELINE, 0)
     assert "away" not in report_lines(report)[-1]
     report.missed(MissReason.NO_CONNECTION, 0)
     assert "the drafter was away (sampled 1, no_connection 1)" in report_lines(report)[-1]

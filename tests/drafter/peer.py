@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from draftwire.drafter.program import Connection, DrafterProgram
-from draftwire.session.asking import AskingSession
 from draftwire.session.link import AgreedEvent, Link
 from draftwire.session.proposal import Dropped, Proposal, Received
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import ErrorMessage, ProposalPolicy
 from testing.toys.models import ToyTarget, mixed
@@ -25,7 +25,7 @@ class Peer:
         assert connection is not None
         self.connection: Connection[Any] = connection
         self.link = Link(verifier_hello(model), 0.0)
-        self.sessions: dict[int, AskingSession] = {}
+        self.sessions: dict[int, VerifierSession] = {}
         self.results: dict[int, list[Proposal | Dropped]] = {}
         self.errors: list[ErrorMessage] = []
         self.link.start()
@@ -34,7 +34,7 @@ class Peer:
         assert self.link.agreed is not None
 
     def open(self, session: int, prompt: Sequence[int], *, slot: int | None = None) -> None:
-        self.sessions[session] = AskingSession(
+        self.sessions[session] = VerifierSession(
             session, session - 1 if slot is None else slot, prompt, 77 + session, self.link.agreed
         )
         self.results[session] = []

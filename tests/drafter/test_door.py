@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from draftwire.drafter import door
+from draftwire.drafter import listener as door
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.transport.tcp import accept, bound_address, listen
 from draftwire.verifier.generate import generate

@@ -17,11 +17,11 @@ import pytest
 from draftwire.drafter.counters import TurnedAway
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.serve import DrafterServer
+from draftwire.drafter.server import DrafterServer
 from draftwire.errors import ProtocolErrorCode
 from draftwire.session.reasons import DropReason
 from draftwire.transport.tcp import Address, listen
-from draftwire.verifier.drafting import MissReason
+from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.local import LocalDrafter
 from draftwire.verifier.remote import RemoteDrafter
@@ -123,7 +123,7 @@ def test_an_idle_server_drains_at_once_and_the_second_request_stops() -> None:
 
 PROGRAM = """
 from draftwire.drafter.program import DrafterConfig
-from draftwire.drafter.serve import serve
+from draftwire.drafter.server import serve
 from testing.toys.models import ToyDrafter, mixed
 serve(ToyDrafter(mixed(11, 1), 11), DrafterConfig(), ready=lambda a: print(a, flush=True),
       drain_seconds=60.0)

@@ -23,8 +23,10 @@ DENSE = ProposalPolicy(Layout.DENSE, 3, 1.0)
 LONG = tuple(range(V)) * 5  # 45 tokens
 
 
-def program_of(engine: Any, feed_tokens: int = 8) -> DrafterProgram[Any]:
-    return DrafterProgram(engine, DrafterConfig(peer=PeerLimits(feed_tokens=feed_tokens)))
+def program_of(engine: Any, prefill_chunk_tokens: int = 8) -> DrafterProgram[Any]:
+    return DrafterProgram(
+        engine, DrafterConfig(peer=PeerLimits(prefill_chunk_tokens=prefill_chunk_tokens))
+    )
 
 
 def drafted(program: DrafterProgram[Any], peer: Peer, session: int) -> Proposal:

@@ -17,11 +17,11 @@ from draftwire.drafter.counters import DrafterCounters
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
 from draftwire.errors import ProtocolErrorCode
-from draftwire.session.answering import AnsweringSession
+from draftwire.session.drafter_session import DrafterSession
 from draftwire.session.link import Link
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import NO_RIDER
-from draftwire.session.table import State
+from draftwire.session.state_table import State
 from draftwire.telemetry.histogram import Histogram
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.checksum import crc32c
@@ -39,9 +39,9 @@ from draftwire.wire.messages import (
     Step,
 )
 from draftwire.wire.registry import Layout, Outcome, WireVersion
+from testing.harness.joined import held_by
 from testing.harness.paths import Clock
 from testing.toys.models import ToyContext, ToyDrafter, ToyTarget, mixed
-from tests.session.joined import held_by
 
 V: Final = 9
 POLICIES: Final = (
@@ -181,7 +181,7 @@ class Verifier:
         self.chance = chance
         self.latest: dict[int, bytes] = {}
 
-    def step(self, session: int, held: AnsweringSession | None) -> bytes:
+    def step(self, session: int, held: DrafterSession | None) -> bytes:
         if held is None or held.state is State.IDLE or self.chance.random() < 0.03:
             step = self._opening(session, 1 if held is None else held.generation)
         elif held._step is None:
@@ -196,7 +196,7 @@ class Verifier:
         self.latest[session] = data
         return data
 
-    def other(self, session: int, held: AnsweringSession | None) -> bytes:
+    def other(self, session: int, held: DrafterSession | None) -> bytes:
         chance = self.chance
         generation = held.generation if held is not None and held.generation else 1
         kind = chance.randrange(7)
@@ -237,7 +237,7 @@ class Verifier:
             return accepted, Outcome.BONUS, token
         return accepted, Outcome.CORRECTION, token  # which now and then is the rejected draft
 
-    def _following(self, held: AnsweringSession, latest: Step) -> Step:
+    def _following(self, held: DrafterSession, latest: Step) -> Step:
         drafts, prefix = held._drafts, held.tokens
         if not drafts or held.state is not State.PROPOSED or self.chance.random() < 0.05:
             rider = CommitRider(held.round, 0, Outcome.TARGET_ONLY)
@@ -304,7 +304,7 @@ CONFIGS: Final = {
     "plenty": {},
     "little memory": {"max_reply_memory": 1000},
     "few positions": {"peer": {"max_positions": 4}},
-    "pieces": {"max_batch": 1, "peer": {"feed_tokens": 3}},
+    "pieces": {"max_batch": 1, "peer": {"prefill_chunk_tokens": 3}},
     "leases": {"peer": {"lease_seconds": 6.0, "yield_seconds": 2.0}, "max_reply_memory": 1500},
     "refusals": {"peer": {"refusals_at_once": 4, "refusals_per_second": 0.5}},
 }

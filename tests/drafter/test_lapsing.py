@@ -11,15 +11,15 @@ from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ProtocolErrorCode
 from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
-from draftwire.session.roster import Roster
+from draftwire.session.session_table import SessionTable
 from draftwire.verifier.client import ClientRequest, DraftClient
-from draftwire.verifier.drafting import Miss
+from draftwire.verifier.drafter import Miss
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome, Status
+from testing.harness.joined import SPARSE, Joined, agreement, error_of, unpacked
 from testing.harness.paths import Clock, MemoryChannel, MemoryPair
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
-from tests.session.joined import SPARSE, Joined, agreement, error_of, unpacked
 
 V = 11
 POLICY = ProposalPolicy(Layout.SPARSE, 4, 1.0, support=5)
@@ -156,7 +156,7 @@ def test_many_that_lapsed_do_not_end_their_verifiers_connection() -> None:
 
 def test_a_proposal_that_is_owed_keeps_its_session() -> None:
     joined = Joined()
-    roster = Roster(agreement(max_sessions=1), yield_seconds=YIELD)
+    roster = SessionTable(agreement(max_sessions=1), yield_seconds=YIELD)
     task = roster.receive(joined.asking.ask(SPARSE, 0.0, 1.0), 0.0).task
     assert task is not None
     assert roster.silent(10 * LEASE, LEASE) == []
@@ -170,7 +170,7 @@ def test_a_proposal_that_is_owed_keeps_its_session() -> None:
 def test_nothing_of_a_lapsed_generation_is_drawn_again() -> None:
     """Its opening STEP once more would be answered by a second q under one key (law 2)."""
     joined = Joined()
-    roster = Roster(agreement(), yield_seconds=YIELD)
+    roster = SessionTable(agreement(), yield_seconds=YIELD)
     step = joined.asking.ask(SPARSE, 0.0, 1.0)
     task = roster.receive(step, 0.0).task
     assert task is not None
@@ -183,7 +183,7 @@ def test_nothing_of_a_lapsed_generation_is_drawn_again() -> None:
 
 def test_a_step_that_is_refused_displaces_nobody() -> None:
     first, second = Joined(), Joined()
-    roster = Roster(agreement(max_sessions=1), yield_seconds=YIELD)
+    roster = SessionTable(agreement(max_sessions=1), yield_seconds=YIELD)
     task = roster.receive(first.asking.ask(SPARSE, 0.0, 1.0), 0.0).task
     assert task is not None
     roster.decline(task, Status.NO_SLOT)

@@ -17,9 +17,9 @@ from draftwire.drafter.leases import Leases
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ConfigurationError, TransportError
-from draftwire.session.asking import AskingSession
 from draftwire.session.link import Link
 from draftwire.session.reasons import DropReason
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.connected import KEEP_SECONDS
 from draftwire.verifier.generate import Kind, generate
@@ -241,7 +241,7 @@ def test_t38_ten_thousand_aborted_sessions_leave_nothing_at_the_drafter() -> Non
     link = Link(verifier_hello(ToyTarget(mixed(V, 1), V)), 0.0)
     connection = program.connect()  # type: ignore[assignment]
     connect()
-    asked = AskingSession(1, 0, (1, 2), 7, link.agreed).ask(POLICY, 0.0, 1.0)
+    asked = VerifierSession(1, 0, (1, 2), 7, link.agreed).ask(POLICY, 0.0, 1.0)
     objects = []
     for number in range(10_000):
         session = number + 1

@@ -13,9 +13,9 @@ from draftwire.drafter.counters import LeaseEnd
 from draftwire.drafter.memory import Answers, ReplyMemory, answer_bytes, usual_memory
 from draftwire.drafter.program import DrafterProgram
 from draftwire.errors import ConfigurationError
-from draftwire.session.asking import AskingSession
 from draftwire.session.link import Link
 from draftwire.session.proposal import Received
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import Cancel, Complete, Message, ProposalPolicy, Reply
 from draftwire.wire.registry import Layout, Outcome, Status
@@ -41,7 +41,7 @@ class Verifier:
         self._feed()
         self.read(1 << 30)
         self.asking = [
-            AskingSession(number, number - 1, (1, 2), 5, self.link.agreed)
+            VerifierSession(number, number - 1, (1, 2), 5, self.link.agreed)
             for number in range(1, sessions + 1)
         ]
 
@@ -116,7 +116,7 @@ def test_no_history_of_many_verifiers_holds_more_than_may_be(seed: int) -> None:
         elif what < 0.94:
             for cancel in verifier.asking[which].cancel():
                 verifier.say(cancel)
-            fresh = AskingSession(which + 1, which, (1, 2), 5, verifier.link.agreed)
+            fresh = VerifierSession(which + 1, which, (1, 2), 5, verifier.link.agreed)
             fresh.generation = verifier.asking[which].generation + 1
             verifier.asking[which] = fresh
         elif what < 0.98:

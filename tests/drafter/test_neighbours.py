@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from draftwire.drafter.counters import DrafterCounters
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ProtocolErrorCode
-from draftwire.session.asking import AskingSession
 from draftwire.session.link import Link
 from draftwire.session.proposal import Received
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.tcp import Address
 from draftwire.verifier.generate import generate
 from draftwire.verifier.hello import verifier_hello
@@ -84,7 +84,7 @@ def steps(link: Link) -> Iterator[Step]:
     """Yield a STEP of each of the agreed sessions, then of their next rounds, without an end."""
     assert link.agreed is not None
     slots = link.agreed.max_slots
-    asking = [AskingSession(s + 1, s, (s % V,), 5, link.agreed) for s in range(slots)]
+    asking = [VerifierSession(s + 1, s, (s % V,), 5, link.agreed) for s in range(slots)]
     while True:
         for each in asking:
             yield each.ask(POLICY, 0.0, 1.0)
@@ -108,7 +108,7 @@ def flood(address: Address, program: DrafterProgram[ToyContext], ended: threadin
             for number, step in enumerate(steps(link)):
                 link.send(step)
                 if number % 3 == 0:
-                    beyond = AskingSession(1, 1 + number % 7, (1,), 5, link.agreed)
+                    beyond = VerifierSession(1, 1 + number % 7, (1,), 5, link.agreed)
                     link.send(beyond.ask(POLICY, 0.0, 1.0))
                 if number % 50 == 49:
                     peer.sendall(b"".join(link.outgoing()))
@@ -158,7 +158,7 @@ def long_prompts(
             while link.agreed is not None and open_now < 4:
                 number, open_now = number + 1, open_now + 1
                 prompt = [rng.randrange(V) for _ in range(4000)]
-                asking = AskingSession(number, number % 4, prompt, 5, link.agreed)
+                asking = VerifierSession(number, number % 4, prompt, 5, link.agreed)
                 link.send(asking.ask(POLICY, 0.0, 1.0))
             peer.sendall(b"".join(link.outgoing()))
             with contextlib.suppress(TimeoutError):

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from draftwire.drafter import places
+from draftwire.drafter import admission as places
 from draftwire.drafter.counters import LeaseEnd, TurnedAway
 from draftwire.drafter.leases import Leases
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.serve import DrafterServer
-from draftwire.session.asking import AskingSession
+from draftwire.drafter.server import DrafterServer
 from draftwire.session.link import Link
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.tcp import Address, listen
 from draftwire.verifier.generate import generate
 from draftwire.verifier.hello import verifier_hello
@@ -37,7 +37,7 @@ POLICY = ProposalPolicy(Layout.SPARSE, 1, 1.0, support=5)
 
 
 @dataclass
-class Held(ToyDrafter):
+class AckedPrefix(ToyDrafter):
     """An engine whose batches last until the test lets them end."""
 
     entered: threading.Event = field(default_factory=threading.Event)
@@ -81,7 +81,7 @@ class Caller:
         return True
 
     def ask(self) -> None:
-        asking = AskingSession(1, 0, (1, 2), 5, self.link.agreed)
+        asking = VerifierSession(1, 0, (1, 2), 5, self.link.agreed)
         self.link.send(asking.ask(POLICY, 0.0, 1.0))
         self.send()
 
@@ -101,8 +101,8 @@ class Caller:
 
 
 @contextmanager
-def held(**config: Any) -> Iterator[tuple[Held, DrafterProgram[ToyContext], Address]]:
-    engine = Held(mixed(V, 1), V)
+def held(**config: Any) -> Iterator[tuple[AckedPrefix, DrafterProgram[ToyContext], Address]]:
+    engine = AckedPrefix(mixed(V, 1), V)
     program = DrafterProgram(engine, DrafterConfig(**config))
     with serving(program) as server:
         try:

@@ -17,7 +17,7 @@ from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels.rows import QRow
 from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout, Status
+from draftwire.wire.registry import TOTAL, Layout, Status
 from testing.toys.models import ToyContext, ToyDrafter, mixed
 
 V = 7
@@ -27,7 +27,7 @@ POLICIES = [
     ProposalPolicy(Layout.DENSE, 4, 1.0),
     ProposalPolicy(Layout.DENSE, 1, 0.7, top_k=3),
     ProposalPolicy(Layout.SPARSE, 5, 1.3, support=4),
-    ProposalPolicy(Layout.SPARSE, 3, 1.0, support=5, top_p=TICKETS // 2, min_p=TICKETS // 100),
+    ProposalPolicy(Layout.SPARSE, 3, 1.0, support=5, top_p=TOTAL // 2, min_p=TOTAL // 100),
     ProposalPolicy(Layout.DENSE, 3, 0.0),
     ProposalPolicy(Layout.IDS_ONLY, 3, 0.0),
 ]
@@ -42,7 +42,7 @@ def job(
 def counts_of(row: QRow) -> Counts:
     ids = range(row.vocab_size) if row.ids is None else row.ids.tolist()
     pairs = [(i, c) for i, c in zip(ids, row.counts.tolist(), strict=True) if c]
-    return Counts(V, TICKETS, tuple(i for i, _ in pairs), tuple(c for _, c in pairs))
+    return Counts(V, TOTAL, tuple(i for i, _ in pairs), tuple(c for _, c in pairs))
 
 
 def expected(engine: ToyDrafter, context: Sequence[int], policy: ProposalPolicy) -> Counts:
@@ -154,7 +154,7 @@ def test_d1_top_k_leaves_nothing_outside_and_the_token_comes_from_within() -> No
         dense = np.zeros(8, dtype=np.int64)
         dense[slice(None) if row.ids is None else row.ids] = row.counts
         assert np.count_nonzero(dense) <= 3
-        assert dense.sum() == TICKETS
+        assert dense.sum() == TOTAL
         assert dense[token] > 0
 
 
@@ -169,7 +169,7 @@ def test_the_law_of_two_positions_by_all_words_of_a_grid() -> None:
             self.pair = pair
 
         def words(self, address: Address):  # type: ignore[no-untyped-def]
-            yield self.pair[address.position - 1] * (TICKETS // 4)
+            yield self.pair[address.position - 1] * (TOTAL // 4)
 
     law: dict[tuple[int, ...], Fraction] = {}
     for first in range(4):

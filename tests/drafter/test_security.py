@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from draftwire.drafter.journal import DrafterJournal
 from draftwire.drafter.limits import Allowance, PeerLimits
+from draftwire.drafter.log import DrafterJournal
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.serve import DrafterServer, serve
+from draftwire.drafter.server import DrafterServer, serve
 from draftwire.errors import (
     ConfigurationError,
     ProtocolError,
@@ -26,9 +26,9 @@ from draftwire.errors import (
     RemoteError,
     TransportError,
 )
-from draftwire.session.asking import AskingSession
 from draftwire.session.link import Link
 from draftwire.session.proposal import Received
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address, listen
@@ -328,7 +328,7 @@ def test_too_many_refused_messages_end_in_one_constant_error(
     limits = PeerLimits(refusals_at_once=5, refusals_per_second=0.001)
     with serving(peer=limits) as server:
         raw = Raw(server)
-        asking = AskingSession(1, 0, (1, 2), 7, raw.link.agreed)
+        asking = VerifierSession(1, 0, (1, 2), 7, raw.link.agreed)
         good = asking.ask(POLICY, 0.0, 1.0)
         for session in range(1, 9):
             raw.link.send(replace(good, session=session, prefix_digest=b"x" * 16))
@@ -347,7 +347,7 @@ def test_more_positions_in_flight_than_allowed_are_declined() -> None:
         raw = Raw(server)
         assert raw.link.agreed is not None
         for session in (1, 2, 3):
-            asking = AskingSession(session, session - 1, (1, 2), 7, raw.link.agreed)
+            asking = VerifierSession(session, session - 1, (1, 2), 7, raw.link.agreed)
             raw.link.send(asking.ask(POLICY, 0.0, 1.0))
         raw.push()
         statuses = sorted(
@@ -362,7 +362,7 @@ def test_sessions_over_the_limit_are_refused_and_the_others_go_on() -> None:
         raw = Raw(server)
         assert raw.link.agreed is not None
         for session in (1, 2):
-            asking = AskingSession(session, 0, (1, 2), 7, raw.link.agreed)
+            asking = VerifierSession(session, 0, (1, 2), 7, raw.link.agreed)
             raw.link.send(asking.ask(POLICY, 0.0, 1.0))
         raw.push()
         names = sorted(type(event.message).__name__ for event in raw.events(3))

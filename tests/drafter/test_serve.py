@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.serve import serve
+from draftwire.drafter.server import serve
 from draftwire.errors import ProtocolErrorCode, TransportError
-from draftwire.session.asking import AskingSession
 from draftwire.session.link import Closed, Link
 from draftwire.session.proposal import Proposal, Received
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.tcp import Address, bound_address, listen
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.hello import verifier_hello
@@ -123,7 +123,7 @@ def test_x39_dense_replies_to_a_receiver_that_is_slow() -> None:
         peer.sendall(b"".join(link.outgoing()))
         while link.agreed is None:
             link.filled(peer.recv_into(link.buffer()), 0.0)
-        asking = {s: AskingSession(s, s - 1, (s,), s, link.agreed) for s in (1, 2, 3)}
+        asking = {s: VerifierSession(s, s - 1, (s,), s, link.agreed) for s in (1, 2, 3)}
         for each in asking.values():
             link.send(each.ask(policy, 0.0, 1.0))
         peer.sendall(b"".join(link.outgoing()))
@@ -230,7 +230,7 @@ def test_serve_refuses_a_port_in_use_and_an_open_address() -> None:
 PROGRAM = """
 import sys
 from draftwire.drafter.program import DrafterConfig
-from draftwire.drafter.serve import serve
+from draftwire.drafter.server import serve
 from testing.toys.models import ToyDrafter, mixed
 serve(ToyDrafter(mixed(11, 1), 11), DrafterConfig(), ready=lambda a: print(a, flush=True))
 print("ended", flush=True)

@@ -13,7 +13,7 @@ import pytest
 from draftwire.drafter.connection import Connection
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.serve import DrafterServer
+from draftwire.drafter.server import DrafterServer
 from draftwire.session.link import FRAME_BYTES
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
@@ -35,7 +35,7 @@ PING_BYTES = FRAME_BYTES + 8
 MOST_FRAMES = (LEAST_READ_AHEAD + HEADER_BYTES) // PING_BYTES + 2  # and what was begun before
 
 
-class Turns:
+class BatchScheduler:
     """A server whose turns the test takes, and verifiers by hand."""
 
     def __init__(
@@ -87,9 +87,9 @@ class Turns:
 @contextmanager
 def turns(
     ours: Security | None = None, theirs: Security | None = None, sessions: int = 4
-) -> Iterator[Turns]:
+) -> Iterator[BatchScheduler]:
     with ExitStack() as stack:
-        yield Turns(ours, theirs, stack, sessions)
+        yield BatchScheduler(ours, theirs, stack, sessions)
 
 
 def send(client: RemoteDrafter) -> None:

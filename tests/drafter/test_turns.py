@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from draftwire.drafter.turns import Turns
+from draftwire.drafter.scheduler import BatchScheduler
 from draftwire.session.proposal import DraftTask
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
@@ -26,7 +26,7 @@ def test_one_task_is_drawn_within_the_turns_of_its_peers_whatever_they_ask(
 ) -> None:
     """Every number of tasks of the others up to 6 each, all of which ask again at once."""
     for counts in itertools.product((1, 6), repeat=busy):
-        turns: Turns[str] = Turns()
+        turns: BatchScheduler[str] = BatchScheduler()
         for owner, count in enumerate(counts):
             for session in range(count):
                 turns.put(f"busy {owner}", task(session))
@@ -44,7 +44,7 @@ def test_one_task_is_drawn_within_the_turns_of_its_peers_whatever_they_ask(
 
 
 def test_an_owner_is_drawn_once_a_turn_and_its_oldest_task_first() -> None:
-    turns: Turns[str] = Turns()
+    turns: BatchScheduler[str] = BatchScheduler()
     for session in (3, 1, 2):
         turns.put("a", task(session))
     turns.put("b", task(9))
@@ -73,7 +73,7 @@ def test_a_batch_feeds_a_bounded_number_of_tokens_and_long_ones_take_turns(batch
     16 tokens a batch; an owner's tasks feed 1, 4, 16 (all that one batch feeds) or 50 (more).
     """
     for sizes in itertools.product((1, 4, 16, 50), repeat=4):
-        turns: Turns[int] = Turns(16)
+        turns: BatchScheduler[int] = BatchScheduler(16)
         for owner, size in enumerate(sizes):
             for session in (1, 2):
                 turns.put(owner, heavy(session, size))
@@ -98,7 +98,7 @@ def test_a_batch_feeds_a_bounded_number_of_tokens_and_long_ones_take_turns(batch
 
 
 def test_what_is_left_of_a_task_keeps_its_place_and_goes_on_to_its_end() -> None:
-    turns: Turns[str] = Turns(8)
+    turns: BatchScheduler[str] = BatchScheduler(8)
     for session, tokens in ((1, 20), (2, 3)):
         turns.put("a", heavy(session, tokens))
     fed = []
@@ -129,7 +129,7 @@ def test_every_sequence_of_four_operations_loses_nothing_and_draws_nothing_twice
 
 
 def follow(operations: Sequence[Operation]) -> None:
-    turns: Turns[int] = Turns()
+    turns: BatchScheduler[int] = BatchScheduler()
     model: dict[tuple[int, int], DraftTask] = {}
     for round, (what, owner, session) in enumerate(operations, 1):
         if what == "put":

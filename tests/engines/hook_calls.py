@@ -12,11 +12,11 @@ from transformers import StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.serve import DrafterServer
+from draftwire.drafter.server import DrafterServer
 from draftwire.engines.hf import HfDraftEngine, HfTargetEngine, remote_speculative
 from draftwire.transport.tcp import Address, listen
 from draftwire.verifier.local import LocalDrafter
-from tests.engines.tiny_models import tiny_llama, tiny_tokenizer
+from testing.harness.tiny_models import tiny_llama, tiny_tokenizer
 
 V = 16
 PROMPT = [3, 7, 2, 9, 3, 7]

@@ -137,18 +137,18 @@ def drafter_rank(
     linked: every rank answers on a link of its own; otherwise the leader does for all.
     """
     from draftwire.drafter.program import DrafterConfig, DrafterProgram
-    from draftwire.drafter.serve import DrafterServer
-    from draftwire.engines.hf.loading import embedded_folder
-    from draftwire.engines.parallel.answering import FollowingEngine, FollowingProgram, following
+    from draftwire.drafter.server import DrafterServer
+    from draftwire.engines.hf.loader import embedded_folder
     from draftwire.engines.parallel.columns import load_columns
-    from draftwire.engines.parallel.drafting import (
+    from draftwire.engines.parallel.drafter import (
         RankedDraftEngine,
         follow_drafting,
         propose,
         propose_shards,
     )
     from draftwire.engines.parallel.group import join
-    from draftwire.engines.parallel.shelf import ShardShelf
+    from draftwire.engines.parallel.mailbox import ShardMailbox
+    from draftwire.engines.parallel.reply import FollowingEngine, FollowingProgram, following
     from draftwire.errors import TransportError
     from draftwire.transport.tcp import listen
 
@@ -162,7 +162,7 @@ def drafter_rank(
         return
     config = DrafterConfig(shard_count=size if linked else 1)
     if rank:
-        shelf = ShardShelf()
+        shelf = ShardMailbox()
         program = FollowingProgram(FollowingEngine(columns), config, shelf)
         with DrafterServer(program, listen("127.0.0.1", 0)) as server:
             pipe.send(str(server.address))
@@ -185,15 +185,15 @@ def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay
     leader what to write, both as often as it likes. delay: seconds that a rank other than the
     leader loses, before each round is scored and before its link asks.
     """
-    from draftwire.engines.hf.loading import embedded_folder
+    from draftwire.engines.hf.loader import embedded_folder
     from draftwire.engines.parallel.columns import load_columns
     from draftwire.engines.parallel.group import join
     from draftwire.engines.parallel.links import LinkFollower, RankLinks
-    from draftwire.engines.parallel.verifying import RankedTargetEngine, follow_verifying
+    from draftwire.engines.parallel.target import RankedTargetEngine, follow_verifying
     from draftwire.errors import TransportError
     from draftwire.kernels.shards.shard import even_shards
     from draftwire.verifier.breaker import Breaker, Choice
-    from draftwire.verifier.ownership import Ownership
+    from draftwire.verifier.parallelism import Ownership
     from draftwire.verifier.rank_client import RankClient
 
     columns = load_columns(embedded_folder("target"), rank, size)
@@ -285,7 +285,7 @@ def _text(
     **processors: Any,
 ) -> tuple[tuple[int, ...], dict[str, Any]]:
     """One text by the leader; at token ``pause_at`` it waits until the test says go on."""
-    from draftwire.engines.parallel.verifying import RankedGeneration
+    from draftwire.engines.parallel.target import RankedGeneration
     from draftwire.verifier.remote import RemoteDrafter
     from draftwire.verifier.sampling import Sampling
     from draftwire.wire.messages import ProposalPolicy

@@ -11,12 +11,12 @@ from draftwire.kernels.shards.shard import Integers, Steps, even_shards
 from draftwire.kernels.shards.target import weights_of
 from draftwire.kernels.shards.verify import Place, Rounds, verify
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 
 VOCABULARY = 1001
 POLICIES = (
     ProposalPolicy(Layout.DENSE, 1, 0.8),
-    ProposalPolicy(Layout.SPARSE, 1, 1.0, support=16, top_p=TICKETS // 10 * 9),
+    ProposalPolicy(Layout.SPARSE, 1, 1.0, support=16, top_p=TOTAL // 10 * 9),
 )
 Answers = tuple[list[NDArray[np.int32]], list[Integers], list[list[int]]]
 
@@ -26,7 +26,7 @@ def rows() -> tuple[NDArray[np.float32], NDArray[np.float32], Integers]:
     rng = np.random.default_rng(8)
     draft = (np.round(rng.standard_normal((12, VOCABULARY)) * 16) / 4).astype(np.float32)
     target = (draft.repeat(2, 0) + rng.standard_normal((24, VOCABULARY))).astype(np.float32)
-    return draft, target, rng.integers(0, TICKETS, 12)
+    return draft, target, rng.integers(0, TOTAL, 12)
 
 
 def sharded_rows(rank: int, size: int) -> Steps[Answers]:

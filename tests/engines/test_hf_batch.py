@@ -30,8 +30,8 @@ from draftwire.engines.hf.batch import BatchedModel, batched
 from draftwire.engines.hf.sequence import CachedSequence
 from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
-from tests.engines.tiny_models import fresh_logits, tiny_llama, tiny_sliding, tiny_tokenizer
+from draftwire.wire.registry import TOTAL, Layout
+from testing.harness.tiny_models import fresh_logits, tiny_llama, tiny_sliding, tiny_tokenizer
 
 V = 16
 SHAPE = {
@@ -276,7 +276,7 @@ PROPOSALS = [
     ([9] * 11, ProposalPolicy(Layout.SPARSE, 2, 0.7, support=5)),
     ([5], ProposalPolicy(Layout.SPARSE, 6, 1.3, support=32, top_k=7)),
     ([400, 401], ProposalPolicy(Layout.DENSE, 1, 0.0)),
-    ([8, 8, 8, 8], ProposalPolicy(Layout.SPARSE, 5, 1.0, support=16, top_p=TICKETS // 2)),
+    ([8, 8, 8, 8], ProposalPolicy(Layout.SPARSE, 5, 1.0, support=16, top_p=TOTAL // 2)),
 ]
 
 

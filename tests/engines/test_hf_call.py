@@ -11,8 +11,8 @@ from transformers import DynamicCache, StoppingCriteriaList
 
 from draftwire.engines.hf import remote_speculative
 from draftwire.errors import ConfigurationError, PairMismatchError
+from testing.harness.tiny_models import tiny_llama
 from tests.engines.hook_calls import PROMPT, AfterThree, Written, local_drafter, run, target_model
-from tests.engines.tiny_models import tiny_llama
 
 
 def _right_padded(model: Any, drafter: Any, **options: Any) -> Any:

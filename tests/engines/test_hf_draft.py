@@ -16,7 +16,7 @@ from draftwire.kernels import cpu
 from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Adaptation, Layout, Status
-from tests.engines.tiny_models import fresh_logits, tiny_llama, tiny_tokenizer
+from testing.harness.tiny_models import fresh_logits, tiny_llama, tiny_tokenizer
 
 V = 16
 DENSE = ProposalPolicy(Layout.DENSE, depth=4, temperature=0.7)

@@ -22,7 +22,7 @@ from draftwire.engines.hf import (
 from draftwire.verifier.local import LocalDrafter
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
-from tests.engines.tiny_models import normalised, stepwise
+from testing.harness.tiny_models import normalised, stepwise
 
 PROMPTS = (
     "import os\nimport sys\n\n\ndef main(",

@@ -30,6 +30,7 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import Finish
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
+from testing.harness.tiny_models import END, normalised, tiny_llama, tiny_tokenizer
 from tests.engines.hook_calls import (
     PROMPT,
     AfterThree,
@@ -40,7 +41,6 @@ from tests.engines.hook_calls import (
     served,
     target_model,
 )
-from tests.engines.tiny_models import END, normalised, tiny_llama, tiny_tokenizer
 
 
 class EvenAfterNine(LogitsProcessor):

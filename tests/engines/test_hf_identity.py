@@ -21,7 +21,7 @@ from draftwire.engines.hf.identity import (
 )
 from draftwire.errors import ModelError, PairMismatchError
 from draftwire.wire.identity import id_map_hash
-from tests.engines.tiny_models import save, tiny_llama, tiny_tokenizer
+from testing.harness.tiny_models import save, tiny_llama, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")

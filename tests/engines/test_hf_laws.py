@@ -23,9 +23,9 @@ from draftwire.verifier.generate import generate
 from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
+from testing.harness.tiny_models import tiny_tokenizer
 from testing.toys.enumeration import WordTree, law_of
 from tests.engines.hook_calls import run
-from tests.engines.tiny_models import tiny_tokenizer
 
 V = 3
 Table = tuple[tuple[int, ...], ...]

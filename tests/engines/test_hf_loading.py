@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from draftwire.engines.hf import loading
-from draftwire.engines.hf.loading import embedded_folder, load_folder, load_tokenizer
+from draftwire.engines.hf import loader as loading
+from draftwire.engines.hf.loader import embedded_folder, load_folder, load_tokenizer
 from draftwire.errors import ModelError
-from tests.engines.tiny_models import save, tiny_llama, tiny_tokenizer
+from testing.harness.tiny_models import save, tiny_llama, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from draftwire.engines.hf.processors import RowProcessors
 from draftwire.engines.hf.target import HfTargetEngine, Prepared, _prepared
 from draftwire.errors import ConfigurationError
 from draftwire.verifier.sampling import Sampling
-from tests.engines.tiny_models import tiny_llama, tiny_tokenizer
+from testing.harness.tiny_models import tiny_llama, tiny_tokenizer
 
 V = 16
 PROMPT = [3, 7, 2, 9]

@@ -14,7 +14,7 @@ from draftwire.engines.hf.sequence import (
     require_usable,
 )
 from draftwire.errors import ConfigurationError, ModelError
-from tests.engines.tiny_models import fresh_logits, tiny_llama, tiny_sliding
+from testing.harness.tiny_models import fresh_logits, tiny_llama, tiny_sliding
 
 TEXT = [3, 7, 2, 9, 4, 4, 8, 5, 6, 2, 3, 9, 7, 4]
 # Largest measured distance of logits (of size 10) between a cached and a fresh pass: 5e-6.

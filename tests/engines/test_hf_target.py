@@ -15,7 +15,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, WatermarkingConfi
 from draftwire.engines.hf.target import HfTargetEngine, end_tokens
 from draftwire.errors import ConfigurationError, ModelError
 from draftwire.verifier.sampling import Sampling
-from tests.engines.tiny_models import (
+from testing.harness.tiny_models import (
     END,
     fresh_logits,
     normalised,

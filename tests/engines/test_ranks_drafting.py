@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from draftwire.drafter.propose import DraftJob
-from draftwire.engines.parallel.drafting import RankedDraft, _finished
+from draftwire.engines.parallel.drafter import RankedDraft, _finished
 from draftwire.session.answers import Draft
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout, Status
+from draftwire.wire.registry import TOTAL, Layout, Status
 
 REFUSED = 1
 
@@ -25,10 +25,10 @@ def test_e49_a_row_refused_before_the_first_draw_declines_the_proposal() -> None
 
 
 def test_e49_a_row_refused_after_a_draw_is_followed_by_certain_rows() -> None:
-    drawn = np.array([[0, TICKETS // 2, TICKETS // 2, 0]], np.int32)
+    drawn = np.array([[0, TOTAL // 2, TOTAL // 2, 0]], np.int32)
     for layout in (Layout.DENSE, Layout.SPARSE):
         ranked = RankedDraft([2], [drawn[0]], REFUSED)
-        draft = _finished(4, _job(layout), ranked, drawn, [TICKETS - 1, 5, TICKETS - 1])
+        draft = _finished(4, _job(layout), ranked, drawn, [TOTAL - 1, 5, TOTAL - 1])
         assert isinstance(draft, Draft)
         assert draft.tokens == [2, 0, 0]
-        assert [row.exact().of(0) for row in draft.rows] == [0, TICKETS, TICKETS]
+        assert [row.exact().of(0) for row in draft.rows] == [0, TOTAL, TOTAL]

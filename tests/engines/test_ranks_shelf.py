@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from draftwire.drafter.program import DrafterConfig
-from draftwire.engines.parallel.answering import FollowingProgram
-from draftwire.engines.parallel.drafting import RankedJob
-from draftwire.engines.parallel.shelf import ShardShelf
+from draftwire.engines.parallel.drafter import RankedJob
+from draftwire.engines.parallel.mailbox import ShardMailbox
+from draftwire.engines.parallel.reply import FollowingProgram
 from draftwire.exact.words import link_key
 from draftwire.kernels.shards.shard import Shard
 from draftwire.rows.shards import ShardDraft
-from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import DraftTask
 from draftwire.session.shards import ShardProposal
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 from testing.toys.models import ToyDrafter, mixed
 from tests.drafter.peer import TARGET, Peer, V
 
@@ -36,7 +36,7 @@ def job(number: int, key: int, round_: int = 1) -> RankedJob:
 
 def draft(token: int) -> ShardDraft:
     counts = np.zeros((1, SHARD.width), np.int32)
-    counts[0, token - SHARD.begin] = TICKETS
+    counts[0, token - SHARD.begin] = TOTAL
     return ShardDraft(SHARD, (token,), counts)
 
 
@@ -45,7 +45,7 @@ def task(key: int, round_: int = 1) -> DraftTask:
 
 
 def test_equal_sessions_of_two_verifiers_have_places_of_their_own() -> None:
-    shelf = ShardShelf()
+    shelf = ShardMailbox()
     first, second = object(), object()
     shelf.put(job(1, KEYS[0]), draft(5))
     shelf.put(job(2, KEYS[1]), draft(6))
@@ -55,7 +55,7 @@ def test_equal_sessions_of_two_verifiers_have_places_of_their_own() -> None:
 
 
 def test_a_session_that_is_named_without_its_key_is_not_there() -> None:
-    shelf = ShardShelf()
+    shelf = ShardMailbox()
     shelf.put(job(1, KEYS[0]), draft(5))
     for stranger in (task(KEYS[1]), replace(task(0), proposal_key=0)):
         assert not shelf.has(object(), stranger) and shelf.take(object(), stranger) is None
@@ -64,7 +64,7 @@ def test_a_session_that_is_named_without_its_key_is_not_there() -> None:
 
 def test_a_place_is_its_first_connections_until_that_ends() -> None:
     """Even from one that knows session and key."""
-    shelf = ShardShelf()
+    shelf = ShardMailbox()
     own, other = object(), object()
     shelf.put(job(1, KEYS[0]), draft(5))
     assert shelf.take(own, task(KEYS[0])) is not None
@@ -79,7 +79,7 @@ def test_a_place_is_its_first_connections_until_that_ends() -> None:
 
 def test_the_end_of_one_session_is_not_that_of_its_namesake() -> None:
     """One key as well: two contexts of the leader's are two places."""
-    shelf = ShardShelf()
+    shelf = ShardMailbox()
     shelf.put(job(1, KEYS[0]), draft(5))
     shelf.put(job(2, KEYS[0], 4), draft(6))
     shelf.end(1)
@@ -92,7 +92,7 @@ def test_the_end_of_one_session_is_not_that_of_its_namesake() -> None:
 
 def test_a_verifier_that_changes_its_key_harms_nobody() -> None:
     """A STEP may name any key: the place goes on under it, and the session ends as any other."""
-    shelf = ShardShelf()
+    shelf = ShardMailbox()
     own = object()
     shelf.put(job(1, KEYS[0]), draft(5))
     assert shelf.take(own, task(KEYS[0])) is not None
@@ -109,7 +109,7 @@ class ShardPeer(Peer):
 
     def begin(self, key: int) -> None:
         agreed = self.link.agreed
-        self.sessions[SESSION] = AskingSession(
+        self.sessions[SESSION] = VerifierSession(
             SESSION, 0, (1, 2), link_key(key), agreed, audit=False, shard=SHARD
         )
         self.results[SESSION] = []
@@ -125,7 +125,7 @@ def test_two_verifiers_with_one_session_id_get_their_own_shards(
 ) -> None:
     """Over the wire, whichever proposal is drawn first; a third one waits for nothing."""
     monkeypatch.setattr("tests.drafter.peer.verifier_hello", sharded_hello)
-    shelf = ShardShelf()
+    shelf = ShardMailbox()
     engine: Any = ToyDrafter(mixed(V, 2), V)
     program = FollowingProgram(engine, DrafterConfig(shard_count=2), shelf)
     peers = [ShardPeer(program, TARGET) for _ in range(3)]
@@ -148,7 +148,7 @@ def test_a_connection_that_ends_leaves_its_places_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tests.drafter.peer.verifier_hello", sharded_hello)
-    shelf = ShardShelf()
+    shelf = ShardMailbox()
     engine: Any = ToyDrafter(mixed(V, 2), V)
     program = FollowingProgram(engine, DrafterConfig(shard_count=2), shelf)
     for round_ in (1, 2):

@@ -16,11 +16,11 @@ from draftwire.engines.vllm.compatibility import is_supported
 from draftwire.engines.vllm.config import PROPOSER, WORKER, Options
 from draftwire.engines.vllm.policy import policy_of
 from draftwire.errors import ConfigurationError
-from draftwire.session.staging import SlotPlan
+from draftwire.session.slot_buffers import SlotPlan
 from draftwire.transport.keys import PresharedKey, write_new_key
 from draftwire.transport.tcp import Address
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_DEPTH, TICKETS, Layout
+from draftwire.wire.registry import MAX_DEPTH, TOTAL, Layout
 from testing.harness.certificates import fingerprint, tls_files
 
 
@@ -195,7 +195,7 @@ def test_q_takes_after_the_request() -> None:
         Layout.SPARSE, 4, 0.0, support=1
     )
     warm = policy_of(sampling(top_k=7, top_p=0.5), options, 100, 3)
-    assert (warm.depth, warm.support, warm.top_k, warm.top_p) == (3, 32, 7, TICKETS // 2)
+    assert (warm.depth, warm.support, warm.top_k, warm.top_p) == (3, 32, 7, TOTAL // 2)
     assert policy_of(sampling(top_k=100), options, 8, 3).top_k == 0
     assert policy_of(sampling(temperature=2e-5), options, 8, 3).temperature == 2.0**-14
 

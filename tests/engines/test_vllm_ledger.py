@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.engines.vllm.ledger import Ledger, Wish
+from draftwire.engines.vllm.speculation import ProposeRequest, SpeculationState
 from draftwire.exact.words import Domain
 from draftwire.transport.channel import Channel
-from draftwire.verifier.drafting import MissReason
+from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
@@ -91,16 +91,23 @@ class Shared:
 
 
 @contextmanager
-def ledgers(table: Callable[..., Sequence[float]] = halves) -> Iterator[tuple[Ledger, Shared]]:
+def ledgers(
+    table: Callable[..., Sequence[float]] = halves,
+) -> Iterator[tuple[SpeculationState, Shared]]:
     engine, shared = ToyDrafter(table, V), Shared()
     program = DrafterProgram(engine, DrafterConfig(), source=shared)
     with LocalDrafter(program, ToyTarget(constant(1, 1, 1), V), audit=False) as client:
-        yield Ledger(client, words=shared), shared
+        yield SpeculationState(client, words=shared), shared
     assert not engine.contexts
 
 
 def text_of(
-    ledger: Ledger, allowed: Allowed, schedule: Schedule, length: int, *, greedy: bool = False
+    ledger: SpeculationState,
+    allowed: Allowed,
+    schedule: Schedule,
+    length: int,
+    *,
+    greedy: bool = False,
 ) -> tuple[int, ...]:
     """Decode as the engine does: judge a step, propose for the next, schedule some of it."""
     active = ledger.begin("request", PROMPT, 0, drafted=True)
@@ -111,7 +118,7 @@ def text_of(
         text += tuple(ledger.judge(active, scores, drafts, greedy=greedy))
         if len(text) >= length + len(PROMPT):
             break
-        proposed = ledger.propose([Wish("request", POLICY)], 1.0).get("request", ())
+        proposed = ledger.propose([ProposeRequest("request", POLICY)], 1.0).get("request", ())
         drafts = proposed[: schedule(text, proposed, step)]
     assert active.committed == len(text)
     ledger.finish("request")
@@ -166,7 +173,7 @@ def test_a_bonus_at_the_cut_would_not_have_the_law() -> None:
                 *PROMPT,
                 *ledger.judge(active, scores_of(only_zero, PROMPT, ()), (), greedy=False),
             )
-            ledger.propose([Wish("request", POLICY)], 1.0)
+            ledger.propose([ProposeRequest("request", POLICY)], 1.0)
             proposal = active.proposal
             assert proposal is not None
             legal = only_legal(first_two)(text, proposal.tokens, 0)
@@ -237,7 +244,7 @@ def test_prompts_with_ids_that_are_not_shared_go_undrafted() -> None:
         shared.tree = WordTree(4)
         for name, prompt, drafted in (("wide", (0, V), True), ("pixels", (0, 1), False)):
             ledger.begin(name, prompt, 0, drafted=drafted)
-            assert ledger.propose([Wish(name, POLICY)], 1.0) == {}
+            assert ledger.propose([ProposeRequest(name, POLICY)], 1.0) == {}
 
 
 def test_all_rows_are_asked_for_in_one_go() -> None:
@@ -261,13 +268,13 @@ def test_all_rows_are_asked_for_in_one_go() -> None:
     program = DrafterProgram(engine, DrafterConfig())
     target = ToyTarget(constant(1, 1, 1), V)
     with LocalDrafter(program, target, through=Counting) as client:
-        ledger = Ledger(client)
+        ledger = SpeculationState(client)
         for name in "abcdef":
             active = ledger.begin(name, PROMPT, 1, drafted=True)
             ledger.judge(active, scores_of(first_two, PROMPT, ()), (), greedy=False)
         client.connect()
         batches.clear()
-        drafts = ledger.propose([Wish(name, POLICY) for name in "abcdef"], 1.0)
+        drafts = ledger.propose([ProposeRequest(name, POLICY) for name in "abcdef"], 1.0)
         assert len(batches) == 1  # all STEPs in one write
         assert set(drafts) == set("abcd")  # HELLO agreed to four sessions
         assert ledger.tally.labelled("misses") == {MissReason.NO_SLOT.value: 2}

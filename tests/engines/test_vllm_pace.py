@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from draftwire.engines.vllm.ledger import Ledger, Wish
-from draftwire.engines.vllm.pace import Pace
+from draftwire.engines.vllm.batch_breaker import BatchBreaker
+from draftwire.engines.vllm.speculation import ProposeRequest, SpeculationState
 from draftwire.verifier.breaker import BreakerConfig, Choice
-from draftwire.verifier.drafting import MissReason
+from draftwire.verifier.drafter import MissReason
 from testing.toys.enumeration import WordTree, law_of
 from tests.engines.test_vllm_ledger import (
     POLICY,
@@ -30,7 +30,9 @@ class Clock:
         return self.now
 
 
-def play(pace: Pace, clock: Clock, steps: int, rows: int, *, drafted: float) -> list[Choice]:
+def play(
+    pace: BatchBreaker, clock: Clock, steps: int, rows: int, *, drafted: float
+) -> list[Choice]:
     """Steps of ``rows`` requests: 1 s alone, with drafts ``drafted`` s for 2 tokens a row."""
     choices = []
     for _ in range(steps):
@@ -47,7 +49,7 @@ def play(pace: Pace, clock: Clock, steps: int, rows: int, *, drafted: float) -> 
 def test_each_size_of_batch_has_its_own_verdict() -> None:
     """One request gains, eight lose; neither disturbs the other."""
     clock = Clock()
-    pace = Pace(clock=clock)
+    pace = BatchBreaker(clock=clock)
     one: list[Choice] = []
     eight: list[Choice] = []
     for _ in range(40):
@@ -59,7 +61,7 @@ def test_each_size_of_batch_has_its_own_verdict() -> None:
 
 def test_what_cannot_be_compared_is_not_booked() -> None:
     clock = Clock()
-    pace = Pace(BreakerConfig(block=1), clock)
+    pace = BatchBreaker(BreakerConfig(block=1), clock)
     for step in range(60):
         pace.admits(4)
         pace.asked(99.0, mixed=step % 3 == 0)
@@ -73,7 +75,7 @@ def test_what_cannot_be_compared_is_not_booked() -> None:
 def test_times_between_steps_do_not_count() -> None:
     """An engine without requests waits; that is no cost of anything."""
     clock = Clock()
-    pace = Pace(clock=clock)
+    pace = BatchBreaker(clock=clock)
     choices = []
     for _ in range(100):
         choices += play(pace, clock, 1, 1, drafted=1.2)
@@ -81,10 +83,10 @@ def test_times_between_steps_do_not_count() -> None:
     assert Choice.PAUSE not in choices
 
 
-class ByText(Pace):
+class ByText(BatchBreaker):
     """Pauses by what has been committed: the whole history may decide, the next round may not."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: SpeculationState) -> None:
         super().__init__()
         self.ledger = ledger
 
@@ -105,11 +107,11 @@ def test_the_law_is_the_targets_whatever_finished_rounds_decide() -> None:
 
             assert law_of(run, 2) == targets_law(allowed, 3)
             misses = ledger.tally.labelled("misses")
-        assert misses[MissReason.NOT_WORTH.value] > 0
+        assert misses[MissReason.BREAKER_OPEN.value] > 0
 
 
 def test_requests_with_a_seed_are_drafted_all_the_same() -> None:
-    class Paused(Pace):
+    class Paused(BatchBreaker):
         def admits(self, rows: int) -> Choice:
             return Choice.PAUSE
 
@@ -119,7 +121,7 @@ def test_requests_with_a_seed_are_drafted_all_the_same() -> None:
         for name in ("seeded", "free"):
             active = ledger.begin(name, PROMPT, 1, drafted=True)
             ledger.judge(active, scores_of(first_two, PROMPT, ()), (), greedy=False)
-        wishes = [Wish("seeded", POLICY, bound=True), Wish("free", POLICY)]
+        wishes = [ProposeRequest("seeded", POLICY, bound=True), ProposeRequest("free", POLICY)]
         assert set(ledger.propose(wishes, 1.0)) == {"seeded"}
-        assert ledger.tally.labelled("misses") == {MissReason.NOT_WORTH.value: 1}
+        assert ledger.tally.labelled("misses") == {MissReason.BREAKER_OPEN.value: 1}
         ledger.close()

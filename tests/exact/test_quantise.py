@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
-from draftwire.exact.counts import TICKETS, Counts
+from draftwire.exact.counts import TOTAL, Counts
 from draftwire.exact.quantise import (
     COEFFICIENTS,
     LN2_HI,
@@ -100,7 +100,7 @@ def test_a_weight_is_the_truncated_exponential(temperature):
 
 def test_greedy_puts_all_weight_on_the_lowest_id_of_the_largest_logit():
     assert weights([1.0, 2.0, 2.0, -INF], 0.0, 5) == [0, 32, 0, 0]
-    assert quantise([-0.0, 0.0], 0.0) == Counts(2, TICKETS, (0,), (TICKETS,))
+    assert quantise([-0.0, 0.0], 0.0) == Counts(2, TOTAL, (0,), (TOTAL,))
 
 
 @pytest.mark.parametrize("logits", [[0.0, NAN], [NAN, -INF], [INF, 0.0], [INF]])
@@ -135,12 +135,12 @@ def from_definition(logits, row, *, top_k, top_p, min_p, limit, bits):
 
     if top_k:
         kept = largest(kept, top_k)
-    if top_p < TICKETS:
+    if top_p < TOTAL:
         mass = sum(row[v] for v in kept)
         ahead = {v: sum(row[o] for o in kept if (row[o], -o) > (row[v], -v)) for v in kept}
         # v belongs to the shortest prefix iff what stands before it does not reach the bound yet
-        kept = {v for v in kept if ahead[v] < math.ceil(Fraction(top_p * mass, TICKETS))}
-    kept = {v for v in kept if Fraction(row[v], 2**bits) >= Fraction(min_p, TICKETS)}
+        kept = {v for v in kept if ahead[v] < math.ceil(Fraction(top_p * mass, TOTAL))}
+    kept = {v for v in kept if Fraction(row[v], 2**bits) >= Fraction(min_p, TOTAL)}
     if limit:
         kept = largest(kept, limit)
     return sorted(kept)
@@ -148,7 +148,7 @@ def from_definition(logits, row, *, top_k, top_p, min_p, limit, bits):
 
 def test_support_is_the_definition_for_every_combination_of_restrictions():
     rng = random.Random(5)
-    tickets = [1, TICKETS // 3, TICKETS // 2, TICKETS - 1, TICKETS]
+    tickets = [1, TOTAL // 3, TOTAL // 2, TOTAL - 1, TOTAL]
     for _ in range(60):
         size = rng.randint(1, 7)
         logits = [rng.choice([0.0, -0.0, 0.5, 1.0, -2.0, -40.0, -INF]) for _ in range(size)]
@@ -157,7 +157,7 @@ def test_support_is_the_definition_for_every_combination_of_restrictions():
         bits = rng.choice([3, 38])
         row = weights(logits, 1.0, bits)
         for top_k, top_p, min_p, limit in product(
-            (0, 1, 2, 9), tickets, (0, 1, TICKETS // 4, TICKETS), (0, 1, 3)
+            (0, 1, 2, 9), tickets, (0, 1, TOTAL // 4, TOTAL), (0, 1, 3)
         ):
             policy = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "limit": limit}
             assert support(logits, row, **policy, bits=bits) == from_definition(
@@ -169,7 +169,7 @@ def test_d1_counts_outside_the_top_three_are_zero_and_the_rest_sum_to_all_ticket
     logits = [0.1, 2.0, 1.0, 2.0, -1.0, 1.0, 0.0, -3.0]
     counts = quantise(logits, 1.0, top_k=3)
     assert counts.ids == (1, 2, 3)  # of the two with logit 1.0 the lower id
-    assert sum(counts.counts) == TICKETS
+    assert sum(counts.counts) == TOTAL
     assert quantise(logits, 1.0, limit=3) == counts
 
 
@@ -184,8 +184,8 @@ def test_the_support_is_chosen_first_and_normalised_within():
 
 @pytest.mark.parametrize(
     "policy",
-    [{"top_k": -1}, {"limit": -1}, {"top_p": 0}, {"top_p": TICKETS + 1}, {"min_p": -1},
-     {"min_p": TICKETS + 1}],
+    [{"top_k": -1}, {"limit": -1}, {"top_p": 0}, {"top_p": TOTAL + 1}, {"min_p": -1},
+     {"min_p": TOTAL + 1}],
 )  # fmt: skip
 def test_restrictions_out_of_range_are_refused(policy):
     refused(RefusalCode.OUT_OF_RANGE, quantise, [0.0, 1.0], 1.0, **policy)
@@ -227,7 +227,7 @@ def test_a_count_is_within_one_ticket_of_its_quota():
     rng = random.Random(9)
     row = [rng.randrange(1 << 38) for _ in range(300)]
     for count, weight in zip(allocate(row), row, strict=True):
-        assert abs(count - Fraction(weight * TICKETS, sum(row))) < 1
+        assert abs(count - Fraction(weight * TOTAL, sum(row))) < 1
 
 
 def test_weights_that_are_none_are_refused():
@@ -246,7 +246,7 @@ def test_d2_near_tied_bfloat16_logits_are_rounded_once():
     counts = quantise(logits, 0.7)
     row = weights(logits, 0.7)
     assert counts.dense() == allocate(row)
-    assert sum(counts.counts) == TICKETS
+    assert sum(counts.counts) == TOTAL
     assert counts.of(1) > counts.of(0) >= counts.of(2) > counts.of(3)
     assert counts.of(0) - counts.of(2) <= 1
 

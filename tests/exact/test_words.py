@@ -37,7 +37,7 @@ def test_the_published_answers_of_philox(counter, key, lanes):
 
 
 def test_the_constants_are_those_of_the_wire():
-    assert counts.TICKETS == registry.TICKETS
+    assert counts.TOTAL == registry.TOTAL
     assert quantise.WEIGHT_BITS == registry.WEIGHT_BITS
     assert words.WORD_BITS == registry.WORD_BITS
     assert quantise.MIN_TEMPERATURE == registry.MIN_TEMPERATURE

@@ -13,8 +13,8 @@ import pytest
 
 from draftwire.exact.words import Address, KeyedWords
 from draftwire.session.reasons import DropReason
-from draftwire.session.table import State
-from draftwire.verifier.inflight import InFlight
+from draftwire.session.state_table import State
+from draftwire.verifier.pending_rounds import PendingRounds
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import WireVersion
 from testing.faults import frames, matrix
@@ -130,13 +130,13 @@ def test_a_fault_of_one_that_costs_the_others_fails_the_cell(
 ) -> None:
     """What is whole is given up with what is not."""
 
-    def everything(self: InFlight, reason: DropReason, detail: str = "") -> None:
+    def everything(self: PendingRounds, reason: DropReason, detail: str = "") -> None:
         for session, request in self._asked.items():
             self._results[session] = request.asking.give_up(reason)
 
     fault = BY_NAME["several asked, drafter killed -9"]
     assert not matrix.run_cell(fault, Moment.REPLYING, V2, law=False).wrong
-    monkeypatch.setattr(InFlight, "give_up", everything)
+    monkeypatch.setattr(PendingRounds, "give_up", everything)
     cell = matrix.run_cell(fault, Moment.REPLYING, V2, law=False)
     assert any("counted" in what for what in cell.wrong)
 

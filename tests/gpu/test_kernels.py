@@ -10,7 +10,7 @@ import torch
 from draftwire.exact.words import Domain, RequestKey
 from draftwire.kernels.backend import QRows, RowStatus, load
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 from tests.kernels.batches import POLICIES, differing, host, logits_of, moved, policy, with_refused
 
 NUMPY = load("numpy")
@@ -23,7 +23,7 @@ def compare(rows, given, seed):
     """Both backends beside numpy, which is the slowest of them and asked once."""
     expected, status = NUMPY.quantise(rows, given)
     weights = NUMPY.weights(rows, given.temperature)[0] if given.temperature else None
-    words = np.random.default_rng(seed).integers(0, TICKETS, len(rows))
+    words = np.random.default_rng(seed).integers(0, TOTAL, len(rows))
     tokens = NUMPY.draw(expected, words)
     for backend in DEVICE.values():
         q, other = backend.quantise(backend.from_host(rows), given)
@@ -63,7 +63,7 @@ def rounds_of(batch, depth, size, seed, given):
     logits = (rng.standard_normal((batch, depth + 1, size)) * 2).astype(np.float32)
     draft = logits[:, :depth] + rng.standard_normal((batch, depth, size)) * 0.5
     q, _ = NUMPY.quantise(draft.astype(np.float32).reshape(-1, size), given)
-    tokens = NUMPY.draw(q, rng.integers(0, TICKETS, batch * depth)).reshape(batch, depth)
+    tokens = NUMPY.draw(q, rng.integers(0, TOTAL, batch * depth)).reshape(batch, depth)
     ids = None if q.ids is None else q.ids.reshape(batch, depth, -1)
     rows = QRows(size, ids, q.counts.reshape(batch, depth, -1))
     requests = [RequestKey(seed * 1000 + index) for index in range(batch)]
@@ -132,7 +132,7 @@ class Captured:
         self.target.normal_(generator=generator).mul_(3)
         self.draft.copy_(self.target[:, : self.depth].reshape(self.draft.shape))
         self.draft.add_(torch.empty_like(self.draft).normal_(generator=generator))
-        self.words.random_(0, TICKETS, generator=generator)
+        self.words.random_(0, TOTAL, generator=generator)
         self.keys.random_(0, 1 << 32, generator=generator)
         self.addresses.random_(0, 1 << 20, generator=generator)
 

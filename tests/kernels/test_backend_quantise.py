@@ -13,7 +13,7 @@ from draftwire.kernels.torch.select import chosen
 from draftwire.kernels.triton.backend import TritonBackend
 from draftwire.kernels.triton.tiles import Tiling
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 
 from .batches import POLICIES, differing, host, logits_of, moved, policy, with_refused
 from .interpreted import BLOCKS_OF_16, DEVICE, NUMPY, TORCH, TRITON
@@ -32,7 +32,7 @@ def compare(backend, rows, given, seed):
         weights, _ = NUMPY.weights(rows, given.temperature)
         found, _ = backend.weights(backend.from_host(rows), given.temperature)
         wrong |= set(np.flatnonzero((weights != backend.to_host(found)).any(1)).tolist())
-    words = np.random.default_rng(seed).integers(0, TICKETS, len(rows))
+    words = np.random.default_rng(seed).integers(0, TOTAL, len(rows))
     tokens = backend.to_host(backend.draw(q, backend.from_host(words)))
     return wrong | set(np.flatnonzero(NUMPY.draw(expected, words) != tokens).tolist())
 
@@ -101,7 +101,7 @@ def test_e49_a_refused_row_says_why_and_touches_no_other():
         assert (status == expected).all()
         assert (q.counts[status != 0] == 0).all()
         assert (q.counts[status == 0] == good.counts[status == 0]).all()
-        tokens = backend.draw(moved(backend, q), backend.from_host(np.full(64, TICKETS - 1)))
+        tokens = backend.draw(moved(backend, q), backend.from_host(np.full(64, TOTAL - 1)))
         assert ((backend.to_host(tokens) == NO_TOKEN) == (status != 0)).all()
 
 
@@ -112,7 +112,7 @@ def test_draws_are_equal_at_every_edge():
         edges = np.cumsum(q.counts, axis=1, dtype=np.int64)
         for step in (-1, 0, 1):
             for column in range(edges.shape[1]):
-                words = np.clip(edges[:, column] + step, 0, TICKETS - 1)
+                words = np.clip(edges[:, column] + step, 0, TOTAL - 1)
                 expected = NUMPY.draw(q, words)
                 for backend in (TORCH, TRITON) if step == 0 else (TORCH,):
                     tokens = backend.draw(moved(backend, q), backend.from_host(words))
@@ -257,7 +257,7 @@ def test_ids_only_is_the_greedy_token():
         given = ProposalPolicy(Layout.IDS_ONLY, 1, 0.0)
         q, _ = backend.quantise(backend.from_host(rows), given)
         q = host(backend, q)
-        assert q.ids.tolist() == [[1], [0]] and q.counts.tolist() == [[TICKETS]] * 2
+        assert q.ids.tolist() == [[1], [0]] and q.counts.tolist() == [[TOTAL]] * 2
 
 
 def test_backends_that_cannot_be_are_refused_with_the_way_out(monkeypatch):

@@ -14,7 +14,7 @@ from draftwire.kernels.backend import NO_TOKEN, Draws, QRows, RowStatus
 from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.kernels.resolve import Round, host_rows, resolve
 from draftwire.kernels.torch import verify as torch_verify
-from draftwire.wire.registry import TICKETS
+from draftwire.wire.registry import TOTAL
 
 from .batches import POLICIES, host, moved, policy
 from .interpreted import BLOCKS_OF_16, DEVICE, NUMPY, TORCH, TRITON
@@ -32,7 +32,7 @@ def rounds_of(batch, depth, size, seed, given=None):
     logits[::9, 0, : size // 2] = -np.inf  # tokens that the target forbids
     logits[::11, -1, 1:] = -np.inf  # one legal id
     q, _ = NUMPY.quantise(draft.astype(np.float32).reshape(-1, size), given or policy())
-    tokens = NUMPY.draw(q, rng.integers(0, TICKETS, batch * depth)).reshape(batch, depth)
+    tokens = NUMPY.draw(q, rng.integers(0, TOTAL, batch * depth)).reshape(batch, depth)
     ids = None if q.ids is None else q.ids.reshape(batch, depth, -1)
     keys = [RequestKey(seed * 1000 + index) for index in range(batch)]
     return logits, tokens, QRows(size, ids, q.counts.reshape(batch, depth, -1)), keys
@@ -67,7 +67,7 @@ def exactly(logits, tokens, rows, source, index):
 
 
 @pytest.mark.parametrize("size", [2, 3, 7, 20])
-@pytest.mark.parametrize("given", [policy(), policy(support=2), policy(top_p=TICKETS // 2)])
+@pytest.mark.parametrize("given", [policy(), policy(support=2), policy(top_p=TOTAL // 2)])
 def test_verdicts_are_the_exact_ones(size, given):
     """12 combinations of 60 rounds, K = 3: 720 rounds against the exact layer on each backend."""
     logits, tokens, q, requests = rounds_of(60, 3, size, seed=size, given=given)
@@ -163,9 +163,9 @@ def one_round(backend, masses, counts, token, first):
 def test_a_choice_within_its_bound_is_left_to_the_host_and_exact_there(backend):
     """p = 1/2, q = 3/4: the threshold 2/3 lies strictly inside one step of 48 bits."""
     edge = 2 * (1 << 48) // 3
-    three = TICKETS * 3 // 4
+    three = TOTAL * 3 // 4
     for first, accepted in ((edge - 1000, 1), (edge, 1), (edge + 1, 0), (edge + 1000, 0)):
-        found, verdict = one_round(backend, [1, 1], [three, TICKETS - three], 0, first)
+        found, verdict = one_round(backend, [1, 1], [three, TOTAL - three], 0, first)
         assert verdict.accepted == accepted  # the third word is 0, below the rest of 2/3
         if first == edge:
             assert found == [0, NO_TOKEN, RowStatus.UNDECIDED]
@@ -174,7 +174,7 @@ def test_a_choice_within_its_bound_is_left_to_the_host_and_exact_there(backend):
 def test_a_bound_of_nothing_is_seen(monkeypatch):
     """The mutant of the test above: without its bound a backend guesses, and says nothing."""
     monkeypatch.setattr(torch_verify, "bound_of", lambda size: 0.0)
-    counts = [TICKETS * 3 // 4, TICKETS // 4]
+    counts = [TOTAL * 3 // 4, TOTAL // 4]
     close = [2 * (1 << 48) // 3 + step for step in (-1, 0, 1)]
     found = [one_round(DEVICE, [1, 1], counts, 0, first)[0] for first in close]
     assert [status for _, _, status in found].count(RowStatus.UNDECIDED) < 2
@@ -182,7 +182,7 @@ def test_a_bound_of_nothing_is_seen(monkeypatch):
 
 @pytest.mark.parametrize("backend", EVERY, ids=NAMES)
 def test_d5_an_impossible_token_is_rejected_at_word_0_and_never_drawn(backend):
-    quarter = TICKETS // 4
+    quarter = TOTAL // 4
     for first in (0, 1, (1 << 48) - 1):
         _, verdict = one_round(backend, [0, 1, 0, 3], [quarter] * 4, 0, first)
         assert (verdict.accepted, verdict.outcome) == (0, "correction")
@@ -192,7 +192,7 @@ def test_d5_an_impossible_token_is_rejected_at_word_0_and_never_drawn(backend):
 @pytest.mark.parametrize("backend", EVERY, ids=NAMES)
 def test_g25_one_legal_id_is_always_the_token(backend):
     for first in (0, 12345, (1 << 48) - 1):
-        counts = [TICKETS // 2, TICKETS // 4, TICKETS // 4]
+        counts = [TOTAL // 2, TOTAL // 4, TOTAL // 4]
         _, verdict = one_round(backend, [0, 1, 0], counts, 0, first)
         assert (verdict.accepted, verdict.token) == (0, 1)
         _, verdict = one_round(backend, [0, 1, 0], counts, 1, first)
@@ -203,7 +203,7 @@ def test_g25_one_legal_id_is_always_the_token(backend):
 def test_residual_over_the_full_vocabulary_not_the_sparse_support(backend):
     """q on two of four ids; p - q lives mostly outside the support."""
     logits = np.zeros((1, 4), np.float32)
-    q = QRows(4, np.array([[0, 1]], np.int32), np.array([[TICKETS // 2] * 2], np.int32))
+    q = QRows(4, np.array([[0, 1]], np.int32), np.array([[TOTAL // 2] * 2], np.int32))
     given = backend.from_host(logits), moved(backend, q)
     mass = backend.to_host(backend.residual_mass(*given))
     assert mass.tolist() == [0.5]
@@ -216,7 +216,7 @@ def test_residual_over_the_full_vocabulary_not_the_sparse_support(backend):
 def test_no_residual_is_a_status_never_another_token(backend):
     """p = q = (1/2, 1/2): nothing is left; and a correction of it is refused, as an error."""
     logits = np.zeros((2, 2), np.float32)
-    q = QRows(2, None, np.full((2, 2), TICKETS // 2, np.int32))
+    q = QRows(2, None, np.full((2, 2), TOTAL // 2, np.int32))
     first = backend.from_host(np.array([0, 1 << 47]))
     drawn = backend.correction(backend.from_host(logits), moved(backend, q), first)
     assert backend.to_host(drawn.status).tolist() == [RowStatus.ZERO_RESIDUAL] * 2
@@ -228,7 +228,7 @@ def test_e49_faults_of_one_request_are_its_own(backend):
     """NaN in a row that is judged; NaN behind a rejection is not looked at; a token without q."""
     logits, tokens, q, requests = rounds_of(8, 2, 5, seed=11)
     logits[:, :, :] = 0.0
-    q.counts[:] = np.array([0, 0, 0, 0, TICKETS], np.int32)
+    q.counts[:] = np.array([0, 0, 0, 0, TOTAL], np.int32)
     tokens[:] = 4
     clean, _ = verdicts_of(backend, logits, tokens, q, draws_of(backend, requests, 2))
     assert not clean[2].any()

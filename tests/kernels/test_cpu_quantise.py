@@ -8,7 +8,7 @@ import pytest
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import quantise as exact
-from draftwire.exact.counts import TICKETS, Counts
+from draftwire.exact.counts import TOTAL, Counts
 from draftwire.exact.verify import draw as exact_draw
 from draftwire.kernels import cpu
 from draftwire.kernels.cpu import quantise_loops as cpu_quantise
@@ -18,7 +18,7 @@ from draftwire.wire.registry import Layout
 
 from .rows_of_logits import SIZES, adversarial
 
-OFF = {"top_k": 0, "top_p": TICKETS, "min_p": 0, "support": 0}
+OFF = {"top_k": 0, "top_p": TOTAL, "min_p": 0, "support": 0}
 RESTRICTIONS = [
     {},
     {"support": 1},
@@ -29,13 +29,13 @@ RESTRICTIONS = [
     {"top_k": 5, "support": 3},
     {"top_k": 500},
     {"top_p": 1},
-    {"top_p": TICKETS // 2},
-    {"top_p": TICKETS - 1},
-    {"top_p": TICKETS * 9 // 10, "support": 8},
+    {"top_p": TOTAL // 2},
+    {"top_p": TOTAL - 1},
+    {"top_p": TOTAL * 9 // 10, "support": 8},
     {"min_p": 1},
-    {"min_p": TICKETS // 20, "support": 16},
-    {"min_p": TICKETS},
-    {"top_k": 40, "top_p": TICKETS * 95 // 100, "min_p": TICKETS // 100, "support": 8},
+    {"min_p": TOTAL // 20, "support": 16},
+    {"min_p": TOTAL},
+    {"top_k": 40, "top_p": TOTAL * 95 // 100, "min_p": TOTAL // 100, "support": 8},
 ]
 TEMPERATURES = [0.0, 1.0, float(np.float32(0.7)), float(np.float32(0.1)), 2.0**14, 2.0**-14]
 
@@ -97,10 +97,10 @@ def test_a_row_of_a_real_vocabulary(size):
     check(logits, policy(1.0, {}))
     if size < 200_000:
         check(logits, policy(1.0, {"support": 32}))
-        check(np.round(logits), policy(1.0, {"top_p": TICKETS // 2, "support": 40}))
+        check(np.round(logits), policy(1.0, {"top_p": TOTAL // 2, "support": 40}))
     flat = np.zeros(size, np.float32)
     row = cpu.quantise(flat, policy(1.0, {}))
-    base, left = divmod(TICKETS, size)
+    base, left = divmod(TOTAL, size)
     assert (row.counts == base + (np.arange(size) < left)).all()
     assert cpu.quantise(flat, policy(1.0, {"support": 32})).ids.tolist() == list(range(32))
 
@@ -109,7 +109,7 @@ def test_d1_the_top_three_alone_have_tickets():
     logits = np.array([0.1, 2.0, 1.0, 2.0, -1.0, 1.0, 0.0, -3.0], np.float32)
     row, _ = check(logits, policy(1.0, {"top_k": 3}))
     assert np.flatnonzero(row.counts).tolist() == [1, 2, 3]
-    assert row.counts.sum() == TICKETS
+    assert row.counts.sum() == TOTAL
 
 
 def test_d2_near_tied_bfloat16_logits():
@@ -139,7 +139,7 @@ def test_out_takes_the_counts_of_a_dense_row():
 def test_rows_made_one_after_another_share_no_memory():
     rng = np.random.default_rng(4)
     logits = [rng.standard_normal(300).astype(np.float32) for _ in range(6)]
-    for given in (policy(1.0, {}), policy(1.0, {"support": 9, "top_p": TICKETS // 2})):
+    for given in (policy(1.0, {}), policy(1.0, {"support": 9, "top_p": TOTAL // 2})):
         rows = [cpu.quantise(row, given) for row in logits]
         for row, made in zip(logits, rows, strict=True):
             assert made.exact() == exact_counts(row, given)
@@ -154,7 +154,7 @@ def test_read_only_logits_are_taken():
 def test_ids_only_is_the_greedy_token():
     logits = np.array([0, 3, 3], np.float32)
     row = cpu.quantise(logits, ProposalPolicy(Layout.IDS_ONLY, 5, 0.0))
-    assert row.exact() == Counts(3, TICKETS, (1,), (TICKETS,))
+    assert row.exact() == Counts(3, TOTAL, (1,), (TOTAL,))
 
 
 NAN_WITH_SIGN = np.array([0xFFC00001], np.uint32).view(np.float32)[0]
@@ -209,7 +209,7 @@ def test_x46_only_contiguous_binary32_in_machine_order_is_taken(logits):
         ProposalPolicy(Layout.DENSE, 1, -1.0),
         ProposalPolicy(Layout.DENSE, 1, float("nan")),
         ProposalPolicy(Layout.DENSE, 1, 1.0, top_p=0),
-        ProposalPolicy(Layout.DENSE, 1, 1.0, min_p=TICKETS + 1),
+        ProposalPolicy(Layout.DENSE, 1, 1.0, min_p=TOTAL + 1),
     ],
 )
 def test_a_policy_that_is_none_is_refused(given):
@@ -227,7 +227,7 @@ def test_draws_equal_the_exact_ones_at_every_edge(dense):
         row = QRow.of_counts(counts, dense=dense)
         edges = [0, *accumulate(counts.counts)]
         words = {edge + step for edge in edges for step in (-1, 0, 1)}
-        words = sorted(word for word in words if 0 <= word < TICKETS)
+        words = sorted(word for word in words if 0 <= word < TOTAL)
         for word in words if size < 600 else words[::17]:
             token = exact_draw(counts, iter([word]))
             assert cpu.draw(row, word) == token
@@ -236,8 +236,8 @@ def test_draws_equal_the_exact_ones_at_every_edge(dense):
 
 
 def test_a_word_out_of_range_and_a_short_row_are_refused():
-    row = QRow(2, None, np.array([TICKETS // 2, TICKETS // 2], np.int32))
-    for word in (-1, TICKETS):
+    row = QRow(2, None, np.array([TOTAL // 2, TOTAL // 2], np.int32))
+    for word in (-1, TOTAL):
         with pytest.raises(ArithmeticRefusalError):
             cpu.draw(row, word)
     with pytest.raises(ArithmeticRefusalError) as refusal:
@@ -253,7 +253,7 @@ def test_shares_are_exact_up_to_the_largest_sum_of_weights(total):
     weights = np.concatenate([[0, 1, most, most - 1], rng.integers(0, most + 1, 400)])
     counts, remainders = np.empty(404, np.int32), np.empty(404, np.int64)
     left, positive = cpu_quantise.share(weights, total, counts, remainders)
-    expected = [divmod(weight * TICKETS, total) for weight in weights.tolist()]
+    expected = [divmod(weight * TOTAL, total) for weight in weights.tolist()]
     assert list(zip(counts.tolist(), remainders.tolist(), strict=True)) == expected
-    assert left == TICKETS - sum(count for count, _ in expected)
+    assert left == TOTAL - sum(count for count, _ in expected)
     assert positive == np.count_nonzero(weights)

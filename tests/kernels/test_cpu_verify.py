@@ -13,7 +13,7 @@ import pytest
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import quantise as exact_quantise
 from draftwire.exact import verify as exact
-from draftwire.exact.counts import TICKETS, Counts
+from draftwire.exact.counts import TOTAL, Counts
 from draftwire.exact.verify import Verdict
 from draftwire.exact.words import WORD_BITS, Address, Domain, KeyedWords, RequestKey
 from draftwire.kernels import cpu
@@ -100,7 +100,7 @@ def proposals(size, p, rng):
 def counts_of(row):
     tickets = exact_quantise.allocate(exact_quantise.integers(row.tolist()))
     ids = tuple(v for v, count in enumerate(tickets) if count)
-    return Counts(len(tickets), TICKETS, ids, tuple(tickets[v] for v in ids))
+    return Counts(len(tickets), TOTAL, ids, tuple(tickets[v] for v in ids))
 
 
 def rows_of(counts):
@@ -140,7 +140,7 @@ def test_acceptance_equals_exact_beside_its_threshold(size):
         mass = sum(exact_row)
         for counts in proposals(size, p, rng):
             for token in {counts.ids[0], counts.ids[-1], int(rng.choice(counts.ids))}:
-                ratio = Fraction(exact_row[token] * TICKETS, counts.of(token) * mass)
+                ratio = Fraction(exact_row[token] * TOTAL, counts.of(token) * mass)
                 for u in beside(min(ratio, Fraction(1))):
                     after = Fraction(int(rng.integers(1 << 30)), 1 << 30)
                     verdict = both(p, counts, token, Numbers(ended(u), after))
@@ -155,8 +155,8 @@ def test_correction_equals_exact_beside_every_kind_of_edge(size):
         mass = sum(exact_row)
         for counts in proposals(size, p, rng):
             q = counts.dense()
-            residual = [max(a * TICKETS - c * mass, 0) for a, c in zip(exact_row, q, strict=True)]
-            rejected = [v for v in counts.ids if exact_row[v] * TICKETS < LAST * q[v] * mass]
+            residual = [max(a * TOTAL - c * mass, 0) for a, c in zip(exact_row, q, strict=True)]
+            rejected = [v for v in counts.ids if exact_row[v] * TOTAL < LAST * q[v] * mass]
             if not rejected:
                 continue
             edges = list(accumulate(residual))
@@ -187,7 +187,7 @@ def test_the_exact_layer_decides_what_lies_within_the_bound_and_nothing_else(cal
     counts = counts_of(np.where(np.arange(1000) < 10, 1.0, 0.0))
     q = QRow.of_counts(counts, dense=False)
     rows = np.stack([p, p])
-    ratio = Fraction(TICKETS, 1000 * counts.of(0))
+    ratio = Fraction(TOTAL, 1000 * counts.of(0))
     edge = Fraction(1, 2)  # of the residual, flat over the 990 other ids
 
     def run(acceptance, after):
@@ -241,14 +241,14 @@ def test_sums_and_residuals_stay_within_a_half_of_the_bound(size):
         if not cpu_verify.SMALLEST <= total <= cpu_verify.LARGEST:
             continue
         assert abs(Fraction(total) - mass) <= bound * mass
-        tickets = rng.multinomial(TICKETS, np.full(size, 1 / size)).astype(np.int32)
+        tickets = rng.multinomial(TOTAL, np.full(size, 1 / size)).astype(np.int32)
         out = np.empty(size)
-        cpu_verify.residual_dense(p, TICKETS / total, tickets, out)
+        cpu_verify.residual_dense(p, TOTAL / total, tickets, out)
         wrong = sum(
-            abs(Fraction(value) - max(Fraction(a) * TICKETS / mass - c, 0))
+            abs(Fraction(value) - max(Fraction(a) * TOTAL / mass - c, 0))
             for value, a, c in zip(out.tolist(), p.tolist(), tickets.tolist(), strict=True)
         )
-        assert wrong <= bound * TICKETS
+        assert wrong <= bound * TOTAL
 
 
 def test_many_random_rounds_equal_exact():
@@ -280,7 +280,7 @@ def test_many_random_rounds_equal_exact():
 
 def test_d4_a_greedy_drafter_on_a_token_of_no_mass():
     p = np.array([3.0, 0.0, 5.0])
-    counts = Counts(3, TICKETS, (1,), (TICKETS,))
+    counts = Counts(3, TOTAL, (1,), (TOTAL,))
     for part in range(64):
         u = Fraction(part, 64)
         expected = Verdict(0, 0 if u < Fraction(3, 8) else 2, "correction")
@@ -291,7 +291,7 @@ def test_d5_word_zero_and_every_edge():
     p = np.array([0.0, 2.0, 0.0, 0.0, 2.0, 0.0])
     counts = counts_of(np.array([4.0, 1.0, 1.0, 1.0, 1.0, 0.0]))
     for edge in accumulate(counts.counts):
-        for u in [*beside(Fraction(edge, TICKETS)), Fraction(0), Fraction(1, 2)]:
+        for u in [*beside(Fraction(edge, TOTAL)), Fraction(0), Fraction(1, 2)]:
             verdict = both(p, counts, 0, Numbers(Fraction(0), u))
             assert verdict == Verdict(0, 1 if u < Fraction(1, 2) else 4, "correction")
 
@@ -320,7 +320,7 @@ def test_g25_one_legal_token_is_always_the_token(calls):
     p = np.array([0.0] * 600 + [1.0] + [0.0] * 10)
     rows = np.stack([p] * 3)
     flat = QRow.of_counts(counts_of(np.ones(611)), dense=True)
-    point = QRow.of_counts(Counts(611, TICKETS, (600,), (TICKETS,)), dense=False)
+    point = QRow.of_counts(Counts(611, TOTAL, (600,), (TOTAL,)), dense=False)
     for part in range(1, 64):
         numbers = Numbers(Fraction(part, 64), Fraction(part, 64))
         assert cpu.verify(rows, [5, 600], [flat, flat], numbers, **AT) == Verdict(
@@ -364,8 +364,8 @@ NAN_WITH_SIGN = -np.nan
 )
 def test_e49_a_row_that_is_no_distribution_is_refused_when_it_is_reached(values, code):
     bad, good = np.array(values), np.array([1.0, 1.0])
-    accepted = QRow.of_counts(Counts(2, TICKETS, (0, 1), (TICKETS // 2,) * 2), dense=True)
-    rejected = QRow.of_counts(Counts(2, TICKETS, (0,), (TICKETS,)), dense=True)
+    accepted = QRow.of_counts(Counts(2, TOTAL, (0, 1), (TOTAL // 2,) * 2), dense=True)
+    rejected = QRow.of_counts(Counts(2, TOTAL, (0,), (TOTAL,)), dense=True)
     last = Numbers(Fraction(3, 4), Fraction(0))
     for call in (
         lambda: cpu.target(bad, digits(Fraction(0))),
@@ -392,7 +392,7 @@ def test_e49_a_row_that_is_no_distribution_is_refused_when_it_is_reached(values,
     ],
 )
 def test_a_proposal_that_is_none_is_refused(tokens, rows, code):
-    point = QRow.of_counts(Counts(2, TICKETS, (0,), (TICKETS,)), dense=False)
+    point = QRow.of_counts(Counts(2, TOTAL, (0,), (TOTAL,)), dense=False)
     with pytest.raises(ArithmeticRefusalError) as refusal:
         cpu.verify(np.ones((rows, 2)), tokens, [point] * len(tokens), Numbers(), **AT)
     assert refusal.value.code is code
@@ -402,7 +402,7 @@ def test_a_proposal_that_is_none_is_refused(tokens, rows, code):
     "p", [np.ones((2, 2), np.float32), np.ones((2, 3)), np.ones((2, 4))[:, ::2]]
 )
 def test_p_of_another_type_width_or_stride_is_refused(p):
-    point = QRow.of_counts(Counts(2, TICKETS, (0,), (TICKETS,)), dense=False)
+    point = QRow.of_counts(Counts(2, TOTAL, (0,), (TOTAL,)), dense=False)
     with pytest.raises(ArithmeticRefusalError) as refusal:
         cpu.verify(p, [0], [point], Numbers(), **AT)
     assert refusal.value.code is RefusalCode.OUT_OF_RANGE
@@ -433,7 +433,7 @@ def test_e48_scores_without_a_distribution_are_refused(scores, code):
 
 
 def test_a_row_knows_its_counts_and_refuses_other_shapes():
-    counts = Counts(5, TICKETS, (1, 4), (5, TICKETS - 5))
+    counts = Counts(5, TOTAL, (1, 4), (5, TOTAL - 5))
     for q in rows_of(counts):
         assert q.exact() == counts
         assert [q.of(token) for token in range(5)] == counts.dense()

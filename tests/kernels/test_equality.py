@@ -9,7 +9,7 @@ from draftwire.kernels.shards import quantise as shards_quantise
 from draftwire.kernels.shards import verify as shards_verify
 from draftwire.kernels.shards.verify import Place
 from draftwire.kernels.torch import quantise as torch_quantise
-from draftwire.wire.registry import TICKETS
+from draftwire.wire.registry import TOTAL
 
 from . import interpreted as interpreted  # Triton's kernels on the CPU
 
@@ -34,7 +34,7 @@ def test_other_draws_are_found(tmp_path, monkeypatch):
     own = shards_quantise.draw
 
     def moved(rows, words):
-        return (yield from own(rows, None if words is None else (words + (1 << 22)) % TICKETS))
+        return (yield from own(rows, None if words is None else (words + (1 << 22)) % TOTAL))
 
     monkeypatch.setattr(shards_quantise, "draw", moved)
     assert equality.main([*SIZE, "--only", "3 shards", "--out", str(tmp_path)]) == 1

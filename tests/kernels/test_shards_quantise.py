@@ -15,12 +15,12 @@ from draftwire.kernels.shards import quantise as shards_quantise
 from draftwire.kernels.shards.emulator import emulate
 from draftwire.kernels.shards.shard import OK, Shard, ShardRows, even_shards, shards_at, status_of
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 from tests.kernels.rows_of_logits import adversarial
 from tests.kernels.sharded import quantised, splits
 
 COUNTS = (2, 3, 4, 7)
-NUCLEUS = TICKETS // 4 * 3
+NUCLEUS = TOTAL // 4 * 3
 POLICIES = (
     ProposalPolicy(Layout.DENSE, 1, 1.0),
     ProposalPolicy(Layout.DENSE, 1, 0.7),
@@ -72,8 +72,8 @@ def test_counts_and_draws_equal_those_of_the_whole_row(size: int) -> None:
     rng = np.random.default_rng(size)
     for turn, (policy, kind) in enumerate(product(POLICIES, range(6))):
         logits = rows_of(kind, 284, size, rng)
-        words = rng.integers(0, TICKETS, len(logits))
-        words[:4] = [0, TICKETS - 1, 1, TICKETS // 2]
+        words = rng.integers(0, TOTAL, len(logits))
+        words[:4] = [0, TOTAL - 1, 1, TOTAL // 2]
         counts, tokens = unsharded(logits, policy, words)
         for number in COUNTS:
             split = list(splits(size, number, rng))[(turn + number) % 3]
@@ -87,7 +87,7 @@ def test_counts_and_draws_equal_those_of_the_whole_row(size: int) -> None:
 def test_adversarial_rows(size: int) -> None:
     rng = np.random.default_rng(size)
     logits = np.stack(list(adversarial(size, rng)))
-    words = rng.integers(0, TICKETS, len(logits))
+    words = rng.integers(0, TOTAL, len(logits))
     for policy in POLICIES:
         counts, tokens = unsharded(logits, policy, words)
         for number in (1, *COUNTS):
@@ -106,7 +106,7 @@ def test_real_vocabularies(size: int) -> None:
     for turn in range(25):
         logits = rows_of(turn % 6, 8, size, rng)
         policy = chosen[turn % len(chosen)]
-        words = rng.integers(0, TICKETS, len(logits))
+        words = rng.integers(0, TOTAL, len(logits))
         counts, tokens = unsharded(logits, policy, words)
         for number in ((2, 7), (3, 4))[turn % 2]:
             split = list(splits(size, number, rng))[turn % 3]
@@ -159,9 +159,9 @@ def test_columns_that_are_not_the_shards_are_refused() -> None:
 
 def test_every_word_draws_from_the_shard_that_holds_it() -> None:
     """Words on every edge of the cumulative counts, either side; empty shards never drawn from."""
-    q = QRow(5, None, np.array([0, 3, 0, TICKETS - 4, 1], np.int32))
+    q = QRow(5, None, np.array([0, 3, 0, TOTAL - 4, 1], np.int32))
     edges = np.cumsum(q.counts)
-    words = np.unique(np.clip(np.concatenate([edges - 1, edges, edges + 1]), 0, TICKETS - 1))
+    words = np.unique(np.clip(np.concatenate([edges - 1, edges, edges + 1]), 0, TOTAL - 1))
     expected = [cpu.draw(q, int(word)) for word in words]
     for cuts in product(range(6), repeat=2):
         split = shards_at(5, sorted(cuts))

@@ -16,7 +16,7 @@ from draftwire.exact.quantise import weights as exact_weights
 from draftwire.kernels.shards import restrict
 from draftwire.kernels.shards.emulator import emulate
 from draftwire.kernels.shards.shard import Shard, Steps, shards_at
-from draftwire.wire.registry import TICKETS
+from draftwire.wire.registry import TOTAL
 from tests.kernels.sharded import Split, columns, splits
 
 Scores = NDArray[np.float32]
@@ -116,13 +116,13 @@ def test_top_p_by_enumeration_is_the_smallest_set_with_the_mass() -> None:
     """All rows of four ids on a grid of logits, all splits into three: exact fractions."""
     grid = (-np.inf, -1.5, 0.0, 2.0)
     scores = np.array([row for row in product(grid, repeat=4) if max(row) > -np.inf], np.float32)
-    tickets = TICKETS // 3
+    tickets = TOTAL // 3
     kept = []
     for row in scores.tolist():
         weights = exact_weights(row, 1.0)
         order = sorted(range(4), key=lambda token: (-weights[token], token))
         keep, mass = set(), Fraction(0)
-        while mass < Fraction(tickets, TICKETS) * sum(weights):
+        while mass < Fraction(tickets, TOTAL) * sum(weights):
             token = order[len(keep)]
             keep.add(token)
             mass += weights[token]
@@ -131,9 +131,7 @@ def test_top_p_by_enumeration_is_the_smallest_set_with_the_mass() -> None:
     for first, second in product(range(5), repeat=2):
         if first <= second:
             split = shards_at(4, (first, second))
-            found = sharded(
-                split, scores, lambda s, x: restrict.keep_top_p(s, x, tickets / TICKETS)
-            )
+            found = sharded(split, scores, lambda s, x: restrict.keep_top_p(s, x, tickets / TOTAL))
             np.testing.assert_array_equal(found, expected)
 
 

@@ -23,7 +23,7 @@ from draftwire.kernels.shards import verify as shards_verify
 from draftwire.kernels.shards.emulator import emulate
 from draftwire.kernels.shards.shard import Shard, Steps, even_shards, shards_at
 from draftwire.kernels.shards.verify import Place, Rounds
-from draftwire.wire.registry import TICKETS
+from draftwire.wire.registry import TOTAL
 from tests.kernels.sharded import columns, splits, verified
 
 COUNTS = (2, 3, 4, 7)
@@ -38,7 +38,7 @@ class Scripted:
     def words(self, address: Address) -> Iterator[int]:
         yield from self.given.get(address.domain, ())
         while True:
-            yield TICKETS - 1
+            yield TOTAL - 1
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ def counts_of(rng: np.random.Generator, shape: tuple[int, ...], sparse: bool) ->
     if sparse:
         weights *= rng.random(shape) < 0.4
     weights[..., int(rng.integers(shape[-1]))] += 1e-3
-    counts = np.floor(weights / weights.sum(-1, keepdims=True) * TICKETS).astype(np.int32)
+    counts = np.floor(weights / weights.sum(-1, keepdims=True) * TOTAL).astype(np.int32)
     at = counts.argmax(-1)[..., None]
-    left = TICKETS - counts.sum(-1, keepdims=True, dtype=np.int64)
+    left = TOTAL - counts.sum(-1, keepdims=True, dtype=np.int64)
     np.put_along_axis(counts, at, np.take_along_axis(counts, at, -1) + left.astype(np.int32), -1)
     return counts
 
@@ -101,7 +101,7 @@ def batch_of(kind: int, count: int, size: int, depth: int, rng: np.random.Genera
     counts = counts_of(rng, (count, depth, size), sparse=kind % 2 == 1)
     rows = rng.random((count, depth + 1, size)) ** 6
     if kind in (1, 2) and depth:
-        rows[:, :depth] = counts / TICKETS * rng.choice([1.0, 3.0, 2.0**-40], (count, 1, 1))
+        rows[:, :depth] = counts / TOTAL * rng.choice([1.0, 3.0, 2.0**-40], (count, 1, 1))
         if kind == 2:
             rows[:, :depth, int(rng.integers(size))] *= 1 - 2.0**-30
     if kind == 3:
@@ -112,12 +112,12 @@ def batch_of(kind: int, count: int, size: int, depth: int, rng: np.random.Genera
     if kind == 5:
         rows[:] = 0
         rows[..., int(rng.integers(size))] = 1.0
-    picks = rng.integers(0, TICKETS, (count, depth, 1))
+    picks = rng.integers(0, TOTAL, (count, depth, 1))
     tokens = (np.cumsum(counts, -1) <= picks).sum(-1).astype(np.int64)
-    edges = (0, 1, TICKETS // 2, TICKETS - 1)
+    edges = (0, 1, TOTAL // 2, TOTAL - 1)
     sources = []
     for request in range(count):
-        low, high, other = rng.integers(0, TICKETS, (3, 5)).tolist()
+        low, high, other = rng.integers(0, TOTAL, (3, 5)).tolist()
         first = edges[request % 4] if request % 3 == 0 else high[0]
         sources.append(
             Scripted({
@@ -161,14 +161,14 @@ def test_every_decision_taken_from_exact_integers(
 
 def test_words_on_and_beside_every_edge() -> None:
     """Acceptance and residual edges that fall on words exactly: the tie is decided as in exact."""
-    counts = np.array([8, 4, 4, 0, 0], np.int32) * (TICKETS // 16)
+    counts = np.array([8, 4, 4, 0, 0], np.int32) * (TOTAL // 16)
     p = np.array([4.0, 4, 2, 4, 2])
     batches = []
     for token in (0, 1, 2):
         for sixteenth in range(17):
             for delta in (-1, 0, 1):
-                u = min(max(sixteenth * (TICKETS // 16) + delta, 0), TICKETS - 1)
-                for tail in (0, TICKETS - 1):
+                u = min(max(sixteenth * (TOTAL // 16) + delta, 0), TOTAL - 1)
+                for tail in (0, TOTAL - 1):
                     given = dict.fromkeys(Domain, (u, tail, tail))
                     batches.append((token, Scripted(given)))
     tokens = np.array([[token] for token, _ in batches], np.int64)
@@ -235,8 +235,8 @@ def test_a_refused_round_touches_no_other_round() -> None:
 
 def test_a_rejection_where_p_equals_q_is_an_error_and_no_fallback() -> None:
     """Only a lying leader could reject there; the residual then says ZERO_RESIDUAL on all ranks."""
-    counts = np.array([[[TICKETS // 4, TICKETS // 4, TICKETS // 2]]], np.int32)
-    rows = np.tile(counts / TICKETS, (1, 2, 1))
+    counts = np.array([[[TOTAL // 4, TOTAL // 4, TOTAL // 2]]], np.int32)
+    rows = np.tile(counts / TOTAL, (1, 2, 1))
 
     def rank(shard: Shard) -> Steps[tuple[int, int]]:
         own = Rounds(shard, columns(rows, shard), np.array([[1]]), columns(counts, shard))  # type: ignore[arg-type]
@@ -282,7 +282,7 @@ def test_target_weights_of_a_refused_row_are_refused_by_the_verification(bad: fl
 
 
 def test_limbs_hold_every_mass() -> None:
-    largest = (1 << 24) * TICKETS * int(np.finfo(np.float64).max) << shards_exact.SCALE_BITS
+    largest = (1 << 24) * TOTAL * int(np.finfo(np.float64).max) << shards_exact.SCALE_BITS
     for mass in (0, 1, largest):
         assert shards_exact.from_limbs(shards_exact.to_limbs(mass)) == mass
     row = np.array([5e-324, 1.0, 2.0**-1073, 1.7976931348623157e308])

@@ -11,7 +11,7 @@ import pytest
 
 import draftwire.exact.verify as real
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
-from draftwire.exact.counts import TICKETS, Counts
+from draftwire.exact.counts import TOTAL, Counts
 from draftwire.exact.payload import decode_q, encode_q
 from draftwire.exact.quantise import quantise
 from draftwire.exact.words import KeyedWords, RequestKey
@@ -63,7 +63,7 @@ def test_d1_top_k_counts_are_zero_outside_and_the_law_is_p() -> None:
     )
     whole = quantise(logits(3, (), 8), 1.0, top_k=3)
     assert len(whole.ids) == 3
-    assert sum(whole.counts) == TICKETS
+    assert sum(whole.counts) == TOTAL
 
 
 def test_d2_rounded_once_drawn_from_those_counts_and_those_are_sent() -> None:
@@ -79,7 +79,7 @@ def test_d2_rounded_once_drawn_from_those_counts_and_those_are_sent() -> None:
 
 def test_d4_greedy_drafter_whose_token_the_target_forbids() -> None:
     counts = quantise([0.0, 1.0, 3.0, 3.0], 0.0)
-    assert (counts.ids, counts.counts) == ((2,), (TICKETS,))
+    assert (counts.ids, counts.counts) == ((2,), (TOTAL,))
     pair = Pair(lambda text: (1, 2, 0, 5), lambda text: counts)
     law = law_by_rounds(REAL, pair, fixed(3), Ending(3), draws=True)
     assert_lossless(law, pair, fixed(3), Ending(3))
@@ -125,7 +125,7 @@ def test_d7_nothing_changes_q_between_draw_and_verification() -> None:
 def test_d8_every_row_is_the_processed_p() -> None:
     # T = 0.1 and top_p = 0.1 on the target; the drafter knows nothing of it.
     def p(text: Tokens) -> list[int]:
-        processed = quantise(logits(5, text, 4), binary32(0.1), top_p=round(0.1 * TICKETS))
+        processed = quantise(logits(5, text, 4), binary32(0.1), top_p=round(0.1 * TOTAL))
         return processed.dense()
 
     pair = Pair(p, lambda text: quantise(logits(5, text, 4), 1.0, total=16))

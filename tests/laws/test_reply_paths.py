@@ -30,15 +30,15 @@ from draftwire.rows import answers as kernel_answers
 from draftwire.rows import loops as payload_loops
 from draftwire.rows import packed
 from draftwire.session import answers
-from draftwire.session.answering import AnsweringSession
-from draftwire.session.asking import AskingSession
 from draftwire.session.awaited import Awaited
+from draftwire.session.drafter_session import DrafterSession
 from draftwire.session.link import AgreedEvent, Link
 from draftwire.session.proposal import NO_RIDER, Dropped, Proposal, Received
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.answer import laid_out
 from draftwire.wire.messages import ProposalPolicy, Step
-from draftwire.wire.registry import TICKETS, Layout, LayoutSet, Outcome, WireVersion
+from draftwire.wire.registry import TOTAL, Layout, LayoutSet, Outcome, WireVersion
 from spec.generators.vectors.form import binary32
 from testing.fuzz.pieces import cut
 from testing.toys.models import ToyTarget, constant
@@ -172,7 +172,7 @@ class Pair:
         self.link = Link(mine, 0.0, *keys)
         self.link.start()
         agreed = [event.agreed for event in self.greet() if isinstance(event, AgreedEvent)]
-        self.session = AskingSession(7, 0, PROMPT, key, agreed[0])
+        self.session = VerifierSession(7, 0, PROMPT, key, agreed[0])
 
     def greet(self) -> Iterable[Any]:
         while data := b"".join(self.link.outgoing()):
@@ -292,8 +292,8 @@ def test_every_draw_of_a_round_that_was_foreseen_takes_the_same_bytes_and_lines(
         second=True,
     )
     assert_same(every)
-    assert ran(AnsweringSession.follow, every[0].drafting) is not shape.keyed
-    assert ran(AnsweringSession.apply, every[0].drafting) is shape.keyed
+    assert ran(DrafterSession.follow, every[0].drafting) is not shape.keyed
+    assert ran(DrafterSession.apply, every[0].drafting) is shape.keyed
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -379,12 +379,12 @@ def test_a_draw_runs_the_same_lines_for_every_word(size: int) -> None:
     random = np.random.default_rng(size)
     counts = random.multinomial(total, random.dirichlet(np.full(size, 0.5))).astype(np.int32)
     cumulative = np.cumsum(counts)
-    _, first = lines_of(cpu_quantise.first_above, counts, 0)
+    _, first = lines_of(cpu_quantise.sample_inverse_cdf, counts, 0)
     for word in range(total) if size < 128 else (*range(0, total, 31), total - 1):
-        found, lines = lines_of(cpu_quantise.first_above, counts, word)
+        found, lines = lines_of(cpu_quantise.sample_inverse_cdf, counts, word)
         assert found == int(np.searchsorted(cumulative, word, side="right"))
         assert lines == first
-    assert cpu_quantise.first_above(counts, total) == -1
+    assert cpu_quantise.sample_inverse_cdf(counts, total) == -1
 
 
 def test_shards_that_do_not_hold_the_token_do_the_same_work() -> None:
@@ -399,7 +399,7 @@ def test_shards_that_do_not_hold_the_token_do_the_same_work() -> None:
 
 
 def test_writing_and_checking_run_the_same_lines_for_every_token_of_a_row() -> None:
-    half, rest = TICKETS // 2, TICKETS // 4
+    half, rest = TOTAL // 2, TOTAL // 4
     ids, counts = np.array([1, 3, 4], np.int32), np.array([half, rest, rest], np.int32)
     dense = np.array([0, half, 0, rest, rest], np.int32)
     words = np.empty(8, np.int32)
@@ -425,7 +425,7 @@ def test_writing_and_checking_run_the_same_lines_for_every_token_of_a_row() -> N
 
 
 def test_a_whole_answer_is_read_and_audited_by_the_same_lines_for_every_token() -> None:
-    half, rest = TICKETS // 2, TICKETS // 4
+    half, rest = TOTAL // 2, TOTAL // 4
     row = QRow(5, np.array([1, 3, 4], np.int32), np.array([half, rest, rest], np.int32))
     policy = ProposalPolicy(Layout.SPARSE, 2, 1.0, support=4)
     step = Step(1, 0, 1, 1, 6, policy, NO_RIDER, 0, 0, bytes(16), 0, (0,) * 7)
@@ -437,8 +437,8 @@ def test_a_whole_answer_is_read_and_audited_by_the_same_lines_for_every_token() 
         words, lines = np.frombuffer(answer, np.int32), np.empty((2, 2 + 2 * 4), np.int32)
         right, reading = lines_of(kernel_answers.read_answer, words, 0, 7, 5, lines)
         assert right
-        drawn = np.array([{1: 0, 3: half, 4: TICKETS - 1}[token] for token in tokens])
-        wrong, auditing = lines_of(kernel_answers.misdrawn, lines, drawn)
+        drawn = np.array([{1: 0, 3: half, 4: TOTAL - 1}[token] for token in tokens])
+        wrong, auditing = lines_of(kernel_answers.first_audit_failure, lines, drawn)
         assert wrong == -1
         seen.append([*reading, *auditing])
     assert all(lines == seen[0] for lines in seen)

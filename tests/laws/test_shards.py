@@ -17,7 +17,7 @@ from draftwire.kernels.shards import verify as shards_verify
 from draftwire.kernels.shards.emulator import emulate
 from draftwire.kernels.shards.shard import Shard, ShardRows, Steps, shards_at
 from draftwire.kernels.shards.verify import Place, Rounds
-from draftwire.wire.registry import TICKETS
+from draftwire.wire.registry import TOTAL
 from spec.oracle.laws import Ending, Tokens, draw_law
 from testing.toys.enumeration import WordTree, law_of
 from tests.laws.decoding import Pair, Round, assert_lossless, fixed, law_by_rounds
@@ -122,7 +122,7 @@ def test_the_kernels_have_the_targets_law(
     p: tuple[int, ...], q: tuple[int, ...], cuts: tuple[int, ...]
 ) -> None:
     """One draft, drawn and judged over the shards: the first token has the law p exactly."""
-    counts = np.array(q, np.int32) * (TICKETS // 4)
+    counts = np.array(q, np.int32) * (TOTAL // 4)
     split = shards_at(3, cuts)
     masses = np.array([[counts[s.begin : s.end].sum() for s in split]], np.int64)
 

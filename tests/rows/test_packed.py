@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from draftwire.exact.counts import TICKETS, Counts
+from draftwire.exact.counts import TOTAL, Counts
 from draftwire.kernels.rows import QRow, SparseRows
 from draftwire.rows.answers import write_answer
 from draftwire.rows.packed import checksum_of
@@ -31,8 +31,8 @@ STEP = Step(
     base=0,
     tokens=(0,),
 )
-HALVES = QRow.of_counts(Counts(V, TICKETS, (2, 4), (TICKETS // 2, TICKETS // 2)), dense=False)
-POINT = QRow.of_counts(Counts(V, TICKETS, (7,), (TICKETS,)), dense=False)
+HALVES = QRow.of_counts(Counts(V, TOTAL, (2, 4), (TOTAL // 2, TOTAL // 2)), dense=False)
+POINT = QRow.of_counts(Counts(V, TOTAL, (7,), (TOTAL,)), dense=False)
 
 
 def test_the_checksum_of_words_is_that_of_their_bytes() -> None:

@@ -28,11 +28,11 @@ from draftwire.rows.loops import _value_code
 from draftwire.rows.packed import read_packed
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.messages import Reply, ReplyRow
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 from draftwire.wire.rows import PackedRows
 
 CODE = ProtocolErrorCode
-HALF = TICKETS // 2
+HALF = TOTAL // 2
 V = 11
 
 
@@ -210,7 +210,7 @@ def test_x46_other_sizes_are_refused(layout: Layout) -> None:
 
 def test_x46_a_byte_swapped_row_is_refused() -> None:
     for count in range(1, 2000):
-        values = [count / TICKETS, 1 - count / TICKETS]
+        values = [count / TOTAL, 1 - count / TOTAL]
         swapped = struct.pack("<3i", 4, 5, -1) + struct.pack(">3f", *values, 0.0)
         assert refused_q(swapped, Layout.SPARSE, 3, 2, 4)
 
@@ -219,8 +219,8 @@ def test_every_number_of_tickets_and_only_those() -> None:
     """All 2^24 + 1 counts are numbers of tickets; beside each, the next binary32 up is one or not
     exactly as the rational says. Every other exponent is covered at its edges.
     """
-    counts = np.arange(TICKETS + 1, dtype=np.int64)
-    bits = (counts / TICKETS).astype(np.float32).view(np.int32)
+    counts = np.arange(TOTAL + 1, dtype=np.int64)
+    bits = (counts / TOTAL).astype(np.float32).view(np.int32)
     known = set()
     for step in (0, 1, -1):
         for exponent in range(256):
@@ -236,9 +236,9 @@ def test_every_number_of_tickets_and_only_those() -> None:
             expected = int(error.code)
         assert _value_code(np.int32(signed)) == expected
     # the whole range at once, in rows of one V each: counts come back as they went
-    back = np.empty(TICKETS + 1, np.int32)
+    back = np.empty(TOTAL + 1, np.int32)
     width = 1 << 20
-    for begin in range(0, TICKETS + 1, width):
+    for begin in range(0, TOTAL + 1, width):
         words = bits[begin : begin + width]
         fast.dense_counts(words, words.view(np.float32), 0, back[begin : begin + width])
     assert np.array_equal(back, counts)
@@ -248,9 +248,9 @@ def test_every_number_of_tickets_and_only_those() -> None:
 def rows_of_counts(draw: st.DrawFn) -> Counts:
     size = draw(st.integers(1, 5))
     ids = sorted(draw(st.sets(st.integers(0, V - 1), min_size=size, max_size=size)))
-    cuts = sorted(draw(st.sets(st.integers(1, TICKETS - 1), min_size=size - 1, max_size=size - 1)))
-    edges = [0, *cuts, TICKETS]
-    return Counts(V, TICKETS, tuple(ids), tuple(b - a for a, b in itertools.pairwise(edges)))
+    cuts = sorted(draw(st.sets(st.integers(1, TOTAL - 1), min_size=size - 1, max_size=size - 1)))
+    edges = [0, *cuts, TOTAL]
+    return Counts(V, TOTAL, tuple(ids), tuple(b - a for a, b in itertools.pairwise(edges)))
 
 
 def reply_of(rows: Sequence[Any], layout: Layout, support: int) -> Reply:
@@ -300,7 +300,7 @@ def test_what_is_encoded_is_equal_in_both_and_comes_back(
     layout = data.draw(st.sampled_from(Layout))
     support = 5 if layout == Layout.SPARSE else 0
     if layout == Layout.IDS_ONLY:
-        rows = [Counts(V, TICKETS, (token,), (TICKETS,)) for token in tokens]
+        rows = [Counts(V, TOTAL, (token,), (TOTAL,)) for token in tokens]
     expected = plain.encode_reply_rows(rows, tokens, 9, layout, support)
     for dense in (False, True):
         arrays = [QRow.of_counts(row, dense=dense) for row in rows]
@@ -345,7 +345,7 @@ def test_any_reply_is_the_same_rows_or_the_same_one_error(data: st.DataObject) -
 
 
 def valid_rows(layout: Layout) -> list[list[Any]]:
-    rows = [Counts(V, TICKETS, (2, 4), (HALF, HALF)), Counts(V, TICKETS, (0, 10), (1, TICKETS - 1))]
+    rows = [Counts(V, TOTAL, (2, 4), (HALF, HALF)), Counts(V, TOTAL, (0, 10), (1, TOTAL - 1))]
     return [list(row) for row in plain.encode_reply_rows(rows, [4, 0], 9, layout, 3)]
 
 
@@ -384,7 +384,7 @@ def test_every_flipped_bit_of_a_q_fails_its_checksum() -> None:
 def test_ids_only_is_a_point_mass_a_row() -> None:
     rows = [(9, 4, 0, 0, b""), (10, 0, 0, 0, b"")]
     points = decoded_by_both(reply_of(rows, Layout.IDS_ONLY, 0))
-    assert points == tuple(Counts(V, TICKETS, (token,), (TICKETS,)) for token in (4, 0))
+    assert points == tuple(Counts(V, TOTAL, (token,), (TOTAL,)) for token in (4, 0))
     for change, code in (
         ((10, V, 0, 0, b""), CODE.ID_OUT_OF_RANGE),
         ((10, 4, 1, 0, b""), CODE.WRONG_SIZE),
@@ -424,7 +424,7 @@ def test_counts_may_be_put_into_a_slot() -> None:
     slot = np.full((2, V), -7, np.int32)
     decoded = fast.decode_reply_rows(reply_of(valid_rows(Layout.DENSE), Layout.DENSE, 0), V, slot)
     assert all(np.shares_memory(row.counts, slot) for row in decoded)
-    assert slot.sum(axis=1).tolist() == [TICKETS, TICKETS]
+    assert slot.sum(axis=1).tolist() == [TOTAL, TOTAL]
 
 
 @pytest.mark.parametrize("offset", range(4))
@@ -442,7 +442,7 @@ def test_any_alignment_is_read_and_written(offset: int) -> None:
 def test_d7_the_q_sent_and_the_q_received_are_the_same_bytes() -> None:
     """Decoding, reading and encoding again change nothing, on either side."""
     rng = np.random.default_rng(7)
-    counts = rng.multinomial(TICKETS, rng.dirichlet(np.full(5000, 0.1))).astype(np.int32)
+    counts = rng.multinomial(TOTAL, rng.dirichlet(np.full(5000, 0.1))).astype(np.int32)
     row = QRow(5000, None, counts)
     before = counts.tobytes()
     token = int(counts.argmax())
@@ -463,7 +463,7 @@ def refuse_to_send(call: Callable[[], Any], code: RefusalCode) -> None:
 def test_what_is_no_q_is_not_sent() -> None:
     ids, good = np.array([2, 4], np.int32), np.array([HALF, HALF], np.int32)
     out = memoryview(bytearray(24))
-    for counts in ([HALF, HALF - 1], [HALF + 1, HALF], [TICKETS, 0], [TICKETS + 1, -1]):
+    for counts in ([HALF, HALF - 1], [HALF + 1, HALF], [TOTAL, 0], [TOTAL + 1, -1]):
         row = QRow(V, ids, np.array(counts, np.int32))
         refuse_to_send(
             lambda row=row: fast.encode_q(row, Layout.SPARSE, 3, out),
@@ -475,7 +475,7 @@ def test_what_is_no_q_is_not_sent() -> None:
             lambda row=row: fast.encode_q(row, Layout.SPARSE, 3, out),
             RefusalCode.INCONSISTENT_ALLOCATION,
         )
-    for changes in ({0: TICKETS - 1}, {0: TICKETS + 1, 1: -1}, {0: 2 * TICKETS, 1: -TICKETS}):
+    for changes in ({0: TOTAL - 1}, {0: TOTAL + 1, 1: -1}, {0: 2 * TOTAL, 1: -TOTAL}):
         counts = np.zeros(V, np.int32)
         for at, count in changes.items():
             counts[at] = count
@@ -487,7 +487,7 @@ def test_what_is_no_q_is_not_sent() -> None:
 
 
 def test_a_token_without_tickets_and_a_support_too_large_are_not_sent() -> None:
-    counts = Counts(V, TICKETS, (2, 4), (HALF, HALF))
+    counts = Counts(V, TOTAL, (2, 4), (HALF, HALF))
     row = QRow.of_counts(counts, dense=False)
     for token in (3, -1, V):
         for encode, value in ((fast.encode_reply_rows, row), (plain.encode_reply_rows, counts)):

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from draftwire.kernels.rows import QRow, SparseRows
-from draftwire.session.asking import AskingSession
-from draftwire.session.held import Held
+from draftwire.session.acked_prefix import AckedPrefix
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import Proposal
+from draftwire.session.slot_buffers import ReplySlots, SlotBuffer, SlotHandle
 from draftwire.session.slots import _Slot
-from draftwire.session.staging import Hold, ReplySlots, Stage
+from draftwire.session.verifier_session import VerifierSession
 from tests.session.slot_worlds import Move, Request, World
 
 
@@ -41,7 +41,7 @@ class _Copier:
             made.__dict__.update(slots.__dict__)
             made._slots = [
                 _Slot(
-                    Stage(None if s.buffer.rows is None else s.buffer.rows.copy()),
+                    SlotBuffer(None if s.buffer.rows is None else s.buffer.rows.copy()),
                     s.state,
                     s.tenure,
                 )
@@ -49,14 +49,16 @@ class _Copier:
             ]
         return made
 
-    def _session(self, session: AskingSession) -> AskingSession:
-        made = AskingSession.__new__(AskingSession)
-        made.__dict__.update(session.__dict__, drops=Counter(), _held=Held.__new__(Held))
+    def _session(self, session: VerifierSession) -> VerifierSession:
+        made = VerifierSession.__new__(VerifierSession)
+        made.__dict__.update(
+            session.__dict__, drops=Counter(), _held=AckedPrefix.__new__(AckedPrefix)
+        )
         made._held.__dict__.update(session._held.__dict__)
         made._prefix = Prefix.__new__(Prefix)
         made._prefix._tokens = array("i", session._prefix._tokens)
         made._prefix._hash = session._prefix._hash.copy()
-        hold = made._hold = Hold(self._of_slots(session._hold.slots))
+        hold = made._hold = SlotHandle(self._of_slots(session._hold.slots))
         held = session._hold._held
         if held is not None:
             hold._held = (self._of_slots(held[0]), held[1])

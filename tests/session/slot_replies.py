@@ -21,7 +21,7 @@ from draftwire.wire.checksum import crc32c
 from draftwire.wire.frames import encode_frame
 from draftwire.wire.messages import Complete, ErrorMessage, Reply, Step
 from draftwire.wire.registry import Layout, Status
-from tests.session.joined import received, row_after, unpacked
+from testing.harness.joined import received, row_after, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Sessions over shared slots, in every order of what can happen to them: the real objects.
 
-A world is a few ``AskingSession`` of one group over ``ReplySlots``, with all that a caller, a
+A world is a few ``VerifierSession`` of one group over ``ReplySlots``, with all that a caller, a
 network, a watchdog and a connection may do next. Beside each session stands what it must come to,
 written down once more and from outside (:class:`Request`). After every step the two are compared,
 the slots are held against who ought to own them, and free memory is poisoned.
@@ -22,14 +22,14 @@ from draftwire.errors import (
     ProtocolError,
     ReleasedError,
 )
-from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal
+from draftwire.session.slot_buffers import ReplySlots, SlotBuffer, SlotPlan
 from draftwire.session.slots import SlotState
-from draftwire.session.staging import ReplySlots, SlotPlan, Stage
-from draftwire.session.table import State
+from draftwire.session.state_table import State
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.messages import ProposalPolicy, Step
 from draftwire.wire.registry import Layout, Outcome
-from tests.session.joined import KEY, PROMPT, agreement
+from testing.harness.joined import KEY, PROMPT, agreement
 from tests.session.slot_replies import AT_ONCE, FORGED, REPLIES, WHOLE, Answer, answer_to
 
 DENSE: Final = ProposalPolicy(Layout.DENSE, depth=2, temperature=1.0)
@@ -131,7 +131,7 @@ class World:
         self.connected = True
         self.opened = 0
         self.requests: list[Request] = []
-        self.sessions: list[AskingSession] = []
+        self.sessions: list[VerifierSession] = []
         for _ in range(sessions):
             self.sessions.append(self._open(len(self.sessions)))
             self.requests.append(Request())
@@ -201,13 +201,13 @@ class World:
 
     # inside
 
-    def _open(self, index: int) -> AskingSession:
+    def _open(self, index: int) -> VerifierSession:
         self.opened += 1
         agreed = AGREED if self.connected else None
         prompt = (*PROMPT, self.opened % 7)
-        return AskingSession(self.opened, index, prompt, KEY, agreed, slots=self.slots)
+        return VerifierSession(self.opened, index, prompt, KEY, agreed, slots=self.slots)
 
-    def _called(self, what: str, index: int, session: AskingSession, request: Request) -> None:
+    def _called(self, what: str, index: int, session: VerifierSession, request: Request) -> None:
         phase = request.phase
         if what == "open":
             if phase is Phase.ENDED:
@@ -239,7 +239,7 @@ class World:
             after = {"skip": Phase.ALONE, "give up": Phase.ALONE, "cancel": Phase.ENDED}
             request.over(after.get(what, Phase.BETWEEN))
 
-    def _came(self, session: AskingSession, request: Request, what: str, name: str) -> None:
+    def _came(self, session: VerifierSession, request: Request, what: str, name: str) -> None:
         answer = request.answer if what == "current" else request.late
         assert answer is not None
         try:
@@ -261,7 +261,7 @@ class World:
             must(result is None, "what came late, twice or in part has changed something")
         request.phase = following
 
-    def _own(self, session: AskingSession) -> int:
+    def _own(self, session: VerifierSession) -> int:
         held = session._hold._held
         must(held is not None, "a round that is asked holds no slot")
         assert held is not None
@@ -290,7 +290,7 @@ class World:
                 found.append(request.slots)
         return found
 
-    def _stages(self) -> Iterator[Stage]:
+    def _stages(self) -> Iterator[SlotBuffer]:
         for slots in self._all_slots():
             yield from (slot.buffer for slot in slots._slots)
 
@@ -320,7 +320,7 @@ class World:
             for slot in slots._slots:
                 self._check_memory(slot, before, written)
 
-    def _reads(self, request: Request, stage: Stage) -> None:
+    def _reads(self, request: Request, stage: SlotBuffer) -> None:
         """The consumer sees its own reply, and in its own slot."""
         assert request.answer is not None
         assert request.proposal is not None

@@ -14,10 +14,10 @@ from draftwire.kernels.rows import QRow
 from draftwire.session.answers import Draft
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import NO_RIDER, Proposal
-from draftwire.session.table import State
+from draftwire.session.state_table import State
 from draftwire.wire.messages import Cancel, Commit, CommitRider, ErrorMessage, Reset, Step
 from draftwire.wire.registry import Outcome, Status
-from tests.session.joined import (
+from testing.harness.joined import (
     DENSE,
     PROMPT,
     SPARSE,

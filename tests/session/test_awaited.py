@@ -9,16 +9,16 @@ from itertools import product
 import numpy as np
 import pytest
 
-from draftwire.exact.counts import TICKETS
-from draftwire.session.asking import AskingSession
+from draftwire.exact.counts import TOTAL
 from draftwire.session.awaited import Awaited
 from draftwire.session.link import Closed, Link
 from draftwire.session.proposal import Dropped, Matched, Proposal, Received
 from draftwire.session.reasons import DropReason
-from draftwire.session.roster import Roster
+from draftwire.session.session_table import SessionTable
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.registry import PAD_ID, Outcome, Role
-from tests.session.joined import KEY, PROMPT, SPARSE, SUPPORT, HashDrafter, hello
+from testing.harness.joined import KEY, PROMPT, SPARSE, SUPPORT, HashDrafter, hello
 
 REPLY_HEAD = 16 + 64
 ROW = 16 + 8 * SUPPORT
@@ -37,8 +37,8 @@ class Pair:
             for part in sender.outgoing():
                 list(receiver.feed(part, 0.0))
         assert self.link.agreed is not None
-        self.session = AskingSession(1, 0, PROMPT, KEY, self.link.agreed)
-        self.roster = Roster(self.link.agreed)
+        self.session = VerifierSession(1, 0, PROMPT, KEY, self.link.agreed)
+        self.roster = SessionTable(self.link.agreed)
         self.drafter = HashDrafter()
         self.whole = whole
 
@@ -175,7 +175,7 @@ def test_rows_with_pads_have_only_their_entries() -> None:
         return sealed(damaged)
 
     (_, rows, *_) = both(narrow)[0]
-    assert rows[0].counts == (TICKETS,)
+    assert rows[0].counts == (TOTAL,)
     assert len(rows[1].counts) == SUPPORT
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from draftwire.errors import ProtocolErrorCode
-from draftwire.exact.counts import TICKETS, Counts
+from draftwire.exact.counts import TOTAL, Counts
 from draftwire.kernels.rows import QRow
 from draftwire.rows.payload import encode_reply_rows
-from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.session.reasons import DropReason
-from draftwire.session.table import State
+from draftwire.session.state_table import State
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.messages import Complete, ErrorMessage, Ping, Reply, ReplyRow
 from draftwire.wire.registry import Layout, Outcome, Status
-from tests.session.joined import (
+from testing.harness.joined import (
     KEY,
     SPARSE,
     SUPPORT,
@@ -272,7 +272,7 @@ def test_m57_a_point_mass_is_never_mixed_with_another_q():
     answer = joined.ask()
     reply = reply_of(answer)
     other = (reply.rows[1].token + 1) % VOCABULARY
-    point = QRow.of_counts(Counts(VOCABULARY, TICKETS, (other,), (TICKETS,)), dense=False)
+    point = QRow.of_counts(Counts(VOCABULARY, TOTAL, (other,), (TOTAL,)), dense=False)
     (forged,) = encode_reply_rows([point], [other], 0, Layout.SPARSE, SUPPORT)
     stands_in = replace(reply.rows[1], entries=forged.entries, checksum=forged.checksum, q=forged.q)
     crafted = replace(reply, rows=(reply.rows[0], stands_in, reply.rows[2]))
@@ -283,7 +283,7 @@ def test_m57_a_point_mass_is_never_mixed_with_another_q():
 
 def test_the_audit_can_be_switched_off_and_is_timed():
     joined = Joined()
-    joined.asking = AskingSession(1, 0, joined.asking.tokens, KEY, joined.agreed, audit=False)
+    joined.asking = VerifierSession(1, 0, joined.asking.tokens, KEY, joined.agreed, audit=False)
     answer = joined.ask()
     assert joined.take(not_drawn(joined, answer)) is not None
     assert joined.asking.state is State.PROPOSED
@@ -291,7 +291,7 @@ def test_the_audit_can_be_switched_off_and_is_timed():
 
     ticks = iter(range(100))
     joined = Joined()
-    joined.asking = AskingSession(
+    joined.asking = VerifierSession(
         1, 0, joined.asking.tokens, KEY, joined.agreed, clock=lambda: next(ticks)
     )
     joined.round()

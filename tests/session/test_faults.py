@@ -2,7 +2,7 @@
 
 The invariants: no exception but ProtocolError where the caller is out of order; after each whole
 proposal both prefixes agree, and what is emitted is what the drafter drew; no address of a draw is
-used for two contents (checked by the drafter of :mod:`tests.session.joined`); no round's proposal
+used for two contents (checked by the drafter of :mod:`testing.harness.joined`); no round's proposal
 is emitted twice or after it was given up; and once the link heals, drafting resumes (T37).
 """
 
@@ -24,15 +24,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from draftwire.session.asking import AskingSession
 from draftwire.session.link import AgreedEvent, Closed, Link
 from draftwire.session.proposal import DraftTask, Dropped, Proposal, Received
 from draftwire.session.reasons import DropReason
-from draftwire.session.roster import Roster
-from draftwire.session.table import State
+from draftwire.session.session_table import SessionTable
+from draftwire.session.state_table import State
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.registry import LayoutSet, Outcome, Role, Status
-from testing.harness.memory import Fault, Faults, MemoryEnd, MemoryPair
-from tests.session.joined import (
+from testing.harness.joined import (
     DENSE,
     IDS_ONLY,
     KEY,
@@ -43,6 +42,7 @@ from tests.session.joined import (
     HashDrafter,
     hello,
 )
+from testing.harness.memory import Fault, Faults, MemoryEnd, MemoryPair
 
 LONGEST = 2.0
 BETWEEN = (State.IDLE, State.OPEN)
@@ -61,7 +61,7 @@ class FaultyRounds(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.asking = AskingSession(1, 0, PROMPT, KEY, None)
+        self.asking = VerifierSession(1, 0, PROMPT, KEY, None)
         self.model = HashDrafter()
         self.proposal: Proposal | None = None
         self.emitted: set[tuple[int, int]] = set()
@@ -83,7 +83,7 @@ class FaultyRounds(RuleBasedStateMachine):
         self.pair = MemoryPair(Faults(longest=LONGEST), self.fault_seed)
         self.verifier = Link(hello(Role.VERIFIER, self.layouts), self.now)
         self.drafter = Link(hello(Role.DRAFTER, self.layouts), self.now)
-        self.roster: Roster | None = None
+        self.roster: SessionTable | None = None
         self.tasks: deque[DraftTask] = deque()
         self.begun = (0, 0)  # the generation and round of the task that was begun last
         self.model.states.clear()
@@ -114,7 +114,7 @@ class FaultyRounds(RuleBasedStateMachine):
             return False
         for event in self.drafter.feed(data, self.now):
             if isinstance(event, AgreedEvent):
-                self.roster = Roster(event.agreed)
+                self.roster = SessionTable(event.agreed)
             elif isinstance(event, Received):
                 assert self.roster is not None
                 todo = self.roster.receive(event.message)

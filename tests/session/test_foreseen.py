@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from draftwire.errors import ProtocolErrorCode
-from draftwire.session.answering import AnsweringSession
-from draftwire.session.asking import AskingSession
+from draftwire.session.drafter_session import DrafterSession
 from draftwire.session.foreseen import Foreseen
 from draftwire.session.link import Closed, Link
 from draftwire.session.proposal import DraftTask, Matched, Received
-from draftwire.session.roster import Roster
+from draftwire.session.session_table import SessionTable
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.following import FRAME_BYTES
@@ -31,7 +31,7 @@ from draftwire.wire.messages import (
     Step,
 )
 from draftwire.wire.registry import MessageType, Outcome, Role
-from tests.session.joined import (
+from testing.harness.joined import (
     DENSE,
     KEY,
     PROMPT,
@@ -63,13 +63,13 @@ class Pair:
                 list(receiver.feed(part, 0.0))
         assert self.link.agreed is not None
         assert self.verifier.agreed is not None
-        self.roster = Roster(self.link.agreed)
+        self.roster = SessionTable(self.link.agreed)
         self.drafter = HashDrafter()
         self.policy = policy
         self.foresees = foresees
         self.followed = 0
         self.sessions = [
-            AskingSession(number, number - 1, PROMPT, KEY, self.verifier.agreed)
+            VerifierSession(number, number - 1, PROMPT, KEY, self.verifier.agreed)
             for number in (1, 2)
         ]
 
@@ -370,7 +370,7 @@ def test_a_full_context_is_declined_as_it_is_field_by_field() -> None:
     found, followed = [], []
     for foresees, room in product((True, False), (2, 3)):
         pair = Pair(foresees=foresees)
-        pair.roster = Roster(pair.roster.agreed, max_context=len(pair.sessions[0]) + 3 + room)
+        pair.roster = SessionTable(pair.roster.agreed, max_context=len(pair.sessions[0]) + 3 + room)
         pair.round()
         pair.commit(Outcome.CORRECTION, 2)
         found.append((room, pair.result(pair.step())))
@@ -444,7 +444,7 @@ CHANGES: dict[str, Any] = {
 }
 
 
-def following(latest: Step, held: AnsweringSession) -> Step:
+def following(latest: Step, held: DrafterSession) -> Step:
     """The STEP after the proposal to another one, of which one draft is accepted."""
     drafts = held._drafts
     grown = (drafts[0], (drafts[1] + 1) % VOCABULARY)

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 import pytest
 
 from draftwire.errors import ProtocolErrorCode, RemoteError
-from draftwire.session.asking import AskingSession
 from draftwire.session.awaited import Awaited
 from draftwire.session.foreseen import Foreseen
 from draftwire.session.link import AgreedEvent, Closed, Event, Link
 from draftwire.session.link_table import LinkState
 from draftwire.session.proposal import Proposal, Received
-from draftwire.session.roster import Roster
+from draftwire.session.session_table import SessionTable
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.registry import FRAME_MAC_BYTES, MessageType, Outcome, Role, WireVersion
 from draftwire.wire.steps import step_frame
 from spec.oracle import keys, messages
 from spec.oracle.frames import read_frames
-from tests.session.joined import KEY as PROPOSAL_KEY
-from tests.session.joined import PROMPT, SPARSE, HashDrafter, hello
+from testing.harness.joined import KEY as PROPOSAL_KEY
+from testing.harness.joined import PROMPT, SPARSE, HashDrafter, hello
 
 CODE = ProtocolErrorCode
 KEY = bytes(range(32))
@@ -41,8 +41,8 @@ class Wire:
             Link(hello(role), 0.0, key, nonce if key else b"")
             for role, key, nonce in zip(Role, self.keys, self.nonces, strict=True)
         ]
-        self.roster: Roster | None = None
-        self.session: AskingSession | None = None
+        self.roster: SessionTable | None = None
+        self.session: VerifierSession | None = None
         self.model = HashDrafter()
         self.links[0].start()
         self.links[1].start()
@@ -79,7 +79,7 @@ class Wire:
             if isinstance(result, Proposal):
                 self.session.commit(0, Outcome.CORRECTION, (result.tokens[0] + 1) % 7)
         if receiver == 1 and isinstance(event, AgreedEvent):
-            self.roster = Roster(event.agreed)
+            self.roster = SessionTable(event.agreed)
         if receiver == 1 and isinstance(event, Received):
             assert self.roster is not None
             todo = self.roster.receive(event.message)
@@ -92,7 +92,7 @@ class Wire:
         """One more round."""
         assert self.links[0].agreed is not None
         if self.session is None:
-            self.session = AskingSession(1, 0, PROMPT, PROPOSAL_KEY, self.links[0].agreed)
+            self.session = VerifierSession(1, 0, PROMPT, PROPOSAL_KEY, self.links[0].agreed)
         self.links[0].send(self.session.ask(SPARSE, 0.0, 1.0))
         self.carry()
 
@@ -268,7 +268,7 @@ def test_what_is_awaited_or_foreseen_comes_under_its_mac_or_not_at_all() -> None
     wire = Wire().run(rounds=0)
     agreed = wire.links[0].agreed
     assert agreed is not None
-    session, roster = AskingSession(1, 0, PROMPT, PROPOSAL_KEY, agreed), Roster(agreed)
+    session, roster = VerifierSession(1, 0, PROMPT, PROPOSAL_KEY, agreed), SessionTable(agreed)
     task = roster.receive(session.ask(SPARSE, 0.0, 1.0)).task
     assert task is not None
     answer = b"".join(roster.reply(task, HashDrafter().draft(task)))

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
-from draftwire.session.asking import AskingSession
 from draftwire.session.link import AgreedEvent, Alive, Closed, Event, Link
 from draftwire.session.link_table import LinkState
 from draftwire.session.proposal import Proposal, Received
-from draftwire.session.roster import Roster
+from draftwire.session.session_table import SessionTable
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire import codec
 from draftwire.wire.frames import encode_frame
 from draftwire.wire.messages import (
@@ -26,7 +26,7 @@ from draftwire.wire.messages import (
     Step,
 )
 from draftwire.wire.registry import LayoutSet, MessageType, Outcome, Role, WireVersion
-from tests.session.joined import IDS_ONLY, KEY, PROMPT, SPARSE, V2, HashDrafter, hello
+from testing.harness.joined import IDS_ONLY, KEY, PROMPT, SPARSE, V2, HashDrafter, hello
 
 CODE = ProtocolErrorCode
 
@@ -178,8 +178,8 @@ def transcript(layouts: LayoutSet) -> tuple[bytes, bytes, list[tuple[int, ...]]]
     back += (out := taken(drafter))
     fed(verifier, out)
     assert verifier.agreed is not None and drafter.agreed is not None
-    session = AskingSession(1, 0, PROMPT, KEY, verifier.agreed)
-    roster = Roster(drafter.agreed)
+    session = VerifierSession(1, 0, PROMPT, KEY, verifier.agreed)
+    roster = SessionTable(drafter.agreed)
     for accepted in range(3):
         verifier.send(session.ask(policy, 0.0, 1.0))
         verifier.ping(accepted, 0.0)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
-from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import NO_RIDER, Dropped, Proposal
 from draftwire.session.reasons import DropReason
-from draftwire.session.table import State
+from draftwire.session.state_table import State
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.codec import encode
 from draftwire.wire.messages import Cancel, Commit, CommitRider, Reset, Step
 from draftwire.wire.registry import LayoutSet, Outcome, Status
-from tests.session.joined import (
+from testing.harness.joined import (
     DENSE,
     IDS_ONLY,
     KEY,
@@ -249,7 +249,7 @@ def test_l32_the_client_goes_away_before_the_first_reply():
     assert not joined.roster.wanted(todo.task)
     assert joined.roster.reply(todo.task, joined.drafter.draft(todo.task)) == []
     # The slot is free at once.
-    other = AskingSession(2, 0, PROMPT, KEY, joined.agreed)
+    other = VerifierSession(2, 0, PROMPT, KEY, joined.agreed)
     assert joined.to_drafter(other.ask(SPARSE, 0.0, 1.0)).task is not None
 
 
@@ -459,7 +459,7 @@ def test_what_hello_did_not_agree_to_is_never_asked():
 
 
 def test_without_a_connection_nothing_is_asked():
-    session = AskingSession(1, 0, PROMPT, KEY, None)
+    session = VerifierSession(1, 0, PROMPT, KEY, None)
     assert session.room() == 0
     with pytest.raises(ConfigurationError, match="connection"):
         session.ask(SPARSE, 0.0, 1.0)
@@ -470,7 +470,7 @@ def test_without_a_connection_nothing_is_asked():
 
 def test_an_empty_prompt_is_refused():
     with pytest.raises(ValueError, match="at least one"):
-        AskingSession(1, 0, (), KEY, None)
+        VerifierSession(1, 0, (), KEY, None)
 
 
 @pytest.mark.parametrize(

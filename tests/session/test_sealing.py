@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftwire.session.sealing import Sealer
+from draftwire.session.frame_mac import Sealer
 from draftwire.wire.frames import encode_frame
 from draftwire.wire.registry import FRAME_MAC_BYTES, MessageType, WireVersion
 from spec.oracle import keys

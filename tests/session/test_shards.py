@@ -14,16 +14,16 @@ from draftwire.kernels.shards.emulator import emulate
 from draftwire.kernels.shards.shard import Shard, even_shards
 from draftwire.kernels.words import first_words
 from draftwire.rows.shards import ShardDraft, decode_shard_rows, encode_shard_rows, settle
-from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason
-from draftwire.session.roster import Roster
+from draftwire.session.session_table import SessionTable
 from draftwire.session.shards import ShardProposal
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.agreement import reply_bytes
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.messages import ProposalPolicy, Reply, ReplyRow
-from draftwire.wire.registry import TICKETS, Layout, Outcome
-from tests.session.joined import (
+from draftwire.wire.registry import TOTAL, Layout, Outcome
+from testing.harness.joined import (
     DENSE,
     IDS_ONLY,
     KEY,
@@ -51,9 +51,9 @@ class Links:
         self.shards = even_shards(VOCABULARY, size)
         self.agreed = agreement(shard_count=size)
         self.asking = [
-            AskingSession(1, 0, PROMPT, KEY, self.agreed, shard=shard) for shard in self.shards
+            VerifierSession(1, 0, PROMPT, KEY, self.agreed, shard=shard) for shard in self.shards
         ]
-        self.rosters = [Roster(self.agreed) for _ in self.shards]
+        self.rosters = [SessionTable(self.agreed) for _ in self.shards]
         self.drafter = HashDrafter()
 
     def ask(self, policy: ProposalPolicy) -> list[list[object]]:
@@ -195,7 +195,7 @@ def test_tickets_moved_between_shards_are_found_by_the_audit() -> None:
 
 def test_a_token_without_a_ticket_on_any_shard() -> None:
     shards = even_shards(4, 2)
-    counts = np.array([[TICKETS, 0, 0, 0]], np.int32)
+    counts = np.array([[TOTAL, 0, 0, 0]], np.int32)
     drafts = [ShardDraft(s, (2,), counts[:, s.begin : s.end]) for s in shards]
     ranks = [settle(s, d, 1, None) for s, d in zip(shards, drafts, strict=True)]
     assert emulate(ranks) == [CODE.ZERO_Q_AT_TOKEN] * 2
@@ -295,7 +295,7 @@ def test_a_greedy_shard_is_a_point_on_its_owner() -> None:
     for token in range(10):
         reply = reply_with(Layout.IDS_ONLY, row_with(b"", 0, token), support=0)
         counts = decode_shard_rows(reply, SHARD).counts
-        assert counts.sum() == (TICKETS if SHARD.owns(token) else 0)
+        assert counts.sum() == (TOTAL if SHARD.owns(token) else 0)
     assert IDS_ONLY.layout is Layout.IDS_ONLY
 
 
@@ -303,7 +303,7 @@ def test_what_is_encoded_is_decoded_and_has_a_fixed_size() -> None:
     rng = np.random.default_rng(2)
     for layout, support in ((Layout.DENSE, 0), (Layout.SPARSE, 4), (Layout.IDS_ONLY, 0)):
         for _ in range(50):
-            counts = rng.integers(0, TICKETS + 1, (2, 4)) * (rng.random((2, 4)) < 0.5)
+            counts = rng.integers(0, TOTAL + 1, (2, 4)) * (rng.random((2, 4)) < 0.5)
             if layout is Layout.IDS_ONLY:
                 counts[:] = 0
             draft = ShardDraft(SHARD, (1, 9), counts.astype(np.int32))

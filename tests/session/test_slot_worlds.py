@@ -11,14 +11,14 @@ import pytest
 
 from draftwire.errors import ReleasedError
 from draftwire.kernels.rows import QRow
-from draftwire.session.asking import AskingSession
 from draftwire.session.awaited import Awaited
-from draftwire.session.flight import Flight
+from draftwire.session.pending_round import PendingRound
 from draftwire.session.proposal import Dropped
 from draftwire.session.reasons import DropReason
+from draftwire.session.slot_buffers import ReplySlots, SlotBuffer, SlotHandle
 from draftwire.session.slots import SLOT_TRANSITIONS, Claim, SlotInput, Slots, SlotState
-from draftwire.session.staging import Hold, ReplySlots, Stage
 from draftwire.session.taking import Taking
+from draftwire.session.verifier_session import VerifierSession
 from tests.session.slot_explorer import Explored, explore
 from tests.session.slot_replies import WHOLE
 from tests.session.slot_worlds import SPARSE, BrokenInvariantError, Move, World
@@ -119,18 +119,18 @@ def _after(owner: type, name: str, extra: Callable[[Any], None]) -> Callable[...
     return changed
 
 
-def _free(hold: Hold) -> None:
+def _free(hold: SlotHandle) -> None:
     assert hold._held is not None
     slots, claim = hold._held
     slots.happened(claim, SlotInput.RELEASE)
 
 
-def _forget(hold: Hold) -> None:
+def _forget(hold: SlotHandle) -> None:
     hold._held, hold._lent = None, ()
 
 
-def _end_without(step: str) -> Callable[[Hold, SlotInput], None]:
-    def end(self: Hold, how: SlotInput) -> None:
+def _end_without(step: str) -> Callable[[SlotHandle, SlotInput], None]:
+    def end(self: SlotHandle, how: SlotInput) -> None:
         if self._held is None:
             return
         if step != "withdraw":
@@ -146,13 +146,13 @@ def _end_without(step: str) -> Callable[[Hold, SlotInput], None]:
     return end
 
 
-def _moved_with_the_connection(self: AskingSession, agreed: Any, slots: ReplySlots) -> None:
+def _moved_with_the_connection(self: VerifierSession, agreed: Any, slots: ReplySlots) -> None:
     if self._hold._held is not None:
         self._hold._held = (slots, self._hold._held[1])
     self._agreed, self._hold.slots = agreed, slots
 
 
-def _everything_gone(self: AskingSession) -> Dropped | None:
+def _everything_gone(self: VerifierSession) -> Dropped | None:
     gone = self._flight is not None or self._proposal is not None
     dropped = self.give_up(DropReason.DISCONNECTED) if gone else None
     self._held.end()
@@ -160,7 +160,7 @@ def _everything_gone(self: AskingSession) -> Dropped | None:
     return dropped
 
 
-def _nothing_gone(self: AskingSession) -> Dropped | None:
+def _nothing_gone(self: VerifierSession) -> Dropped | None:
     self._held.end()
     self._agreed = None
     return None
@@ -179,72 +179,86 @@ def _as_new(agreed: Any, plan: Any, before: ReplySlots | None = None) -> ReplySl
 
 
 _PLANNED = ReplySlots.planned
-_ARRIVE = Hold.arrive
+_ARRIVE = SlotHandle.arrive
 
 
-def _anywhere(self: Hold) -> Stage:
+def _anywhere(self: SlotHandle) -> SlotBuffer:
     """Always into the first slot's memory."""
     _ARRIVE(self)
     return self.slots._slots[0].buffer
 
 
-def _kept(self: Hold, rows: Sequence[QRow]) -> None:
+def _kept(self: SlotHandle, rows: Sequence[QRow]) -> None:
     assert self._held is not None
     slots, claim = self._held
     slots.happened(claim, SlotInput.VALIDATE)
 
 
-def _without_memory(self: Flight, reply: Any, received: Any, out: Any = None) -> None:
+def _without_memory(self: PendingRound, reply: Any, received: Any, out: Any = None) -> None:
     _HOLD(self, reply, received, None)
 
 
-_HOLD = Flight.hold
+_HOLD = PendingRound.hold
 
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "a slot is taken before it is known that the round may be asked": (
-        AskingSession,
+        VerifierSession,
         "ask",
-        _before(AskingSession, "ask", lambda session: session._hold.slots.ask()),
+        _before(VerifierSession, "ask", lambda session: session._hold.slots.ask()),
     ),
     "two rounds are given one slot": (
         Slots,
         "ask",
         _before(Slots, "ask", lambda slots: setattr(slots._slots[0], "state", SlotState.FREE)),
     ),
-    "released as soon as it is ready": (Hold, "publish", _after(Hold, "publish", _free)),
+    "released as soon as it is ready": (
+        SlotHandle,
+        "publish",
+        _after(SlotHandle, "publish", _free),
+    ),
     "ready when the reply is there and its end is not": (
-        Hold,
+        SlotHandle,
         "arrive",
         _after(
-            Hold, "arrive", lambda hold: hold._held[0].happened(hold._held[1], SlotInput.VALIDATE)
+            SlotHandle,
+            "arrive",
+            lambda hold: hold._held[0].happened(hold._held[1], SlotInput.VALIDATE),
         ),
     ),
     "ready before it was audited": (Taking, "_audit_draws", lambda self, flight: None),
-    "a COMPLETE for another reply is as good": (Flight, "check_whole", lambda self, complete: None),
-    "so is one that was matched": (Flight, "check_matched", lambda self, complete: None),
+    "a COMPLETE for another reply is as good": (
+        PendingRound,
+        "check_whole",
+        lambda self, complete: None,
+    ),
+    "so is one that was matched": (PendingRound, "check_matched", lambda self, complete: None),
     "another reply to the same round is a duplicate": (
-        Flight,
+        PendingRound,
         "check_same",
         lambda self, received: None,
     ),
     "a duplicate is put into the slot again": (Taking, "_is_again", lambda self, *_: False),
     "what is late is taken for the round in flight": (Taking, "_is_stale", lambda self, _: False),
-    "giving up forgets to release": (Hold, "give_up", _forget),
-    "a commit forgets to release": (Hold, "release", _forget),
-    "the slot of a round that is over is not freed": (Hold, "_end", _end_without("free")),
-    "the hold outlives its round": (Hold, "_end", _end_without("forget")),
-    "rows are lent beyond their round": (Hold, "_end", _end_without("withdraw")),
-    "nobody knows which rows are lent": (Hold, "publish", _kept),
+    "giving up forgets to release": (SlotHandle, "give_up", _forget),
+    "a commit forgets to release": (SlotHandle, "release", _forget),
+    "the slot of a round that is over is not freed": (SlotHandle, "_end", _end_without("free")),
+    "the hold outlives its round": (SlotHandle, "_end", _end_without("forget")),
+    "rows are lent beyond their round": (SlotHandle, "_end", _end_without("withdraw")),
+    "nobody knows which rows are lent": (SlotHandle, "publish", _kept),
     "a withdrawn round keeps its slot": (Taking, "_withdraw", lambda self: None),
     "a lost round keeps its slot": (
         Taking,
         "_forget",
         lambda self: self.__dict__.update(_flight=None, _proposal=None),
     ),
-    "a connection takes whole proposals with it": (AskingSession, "disconnected", _everything_gone),
-    "a connection takes nothing with it": (AskingSession, "disconnected", _nothing_gone),
+    "a connection takes whole proposals with it": (
+        VerifierSession,
+        "disconnected",
+        _everything_gone,
+    ),
+    "a connection takes nothing with it": (VerifierSession, "disconnected", _nothing_gone),
     "a hold moves into the next connection's slots": (
-        AskingSession,
+        VerifierSession,
         "connected",
         _moved_with_the_connection,
     ),
@@ -253,8 +267,8 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
         "planned",
         staticmethod(_as_new),
     ),
-    "every reply lies in the first slot": (Hold, "arrive", _anywhere),
-    "a reply does not lie in its slot": (Flight, "hold", _without_memory),
+    "every reply lies in the first slot": (SlotHandle, "arrive", _anywhere),
+    "a reply does not lie in its slot": (PendingRound, "hold", _without_memory),
     "no slot is ever full": (Slots, "free", property(lambda self: len(self))),
 }
 
@@ -269,7 +283,7 @@ def test_the_mutants_of_sessions_are_caught(name: str, monkeypatch: pytest.Monke
 SPARSE_MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "an answer that came at once is not audited": (Awaited, "audit", lambda self: 0),
     "it is not late either": (Taking, "_is_stale", lambda self, _: False),
-    "it needs no slot": (Hold, "arrive", lambda self: Stage()),
+    "it needs no slot": (SlotHandle, "arrive", lambda self: SlotBuffer()),
 }
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ConfigurationError, ReleasedError
+from draftwire.session.slot_buffers import ReplySlots, SlotPlan
 from draftwire.session.slots import SlotState
-from draftwire.session.staging import ReplySlots, SlotPlan
-from draftwire.verifier.drafting import Miss, MissReason
+from draftwire.verifier.drafter import Miss, MissReason
 from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import ProposalPolicy

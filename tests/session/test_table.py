@@ -8,7 +8,7 @@ import pytest
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.session import link_table
-from draftwire.session.table import TRANSITIONS, Input, State, advance, markdown
+from draftwire.session.state_table import TRANSITIONS, Input, State, advance, markdown
 
 # One row an input, one column a state, in this order; "." is a protocol error.
 STATES = "IDLE OPEN ASKED REPLIED PROPOSED TARGET_ONLY ENDED"

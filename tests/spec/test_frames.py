@@ -52,7 +52,7 @@ def test_other_tables_are_the_registrys() -> None:
     assert set(ProtocolErrorCode) == messages.ERROR_CODES
     assert {int(k): v for k, v in registry.HIDDEN_ITEM_BYTES.items()} == frames.HIDDEN_ITEM_BYTES
     assert frames.MAGIC == registry.MAGIC
-    assert frames.TICKETS == registry.TICKETS
+    assert frames.TOTAL == registry.TOTAL
 
 
 def test_it_imports_nothing_of_ours() -> None:

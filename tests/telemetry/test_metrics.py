@@ -21,11 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ProtocolErrorCode, TransportError
 from draftwire.session.reasons import DropReason
-from draftwire.telemetry.families import DRAFTER, VERIFIER, markdown
+from draftwire.telemetry.metric_specs import DRAFTER, VERIFIER, markdown
 from draftwire.telemetry.metrics import register_metrics
 from draftwire.telemetry.web import watched
 from draftwire.verifier.breaker import Breaker, BreakerState
-from draftwire.verifier.drafting import MissReason
+from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.generate import generate
 from draftwire.verifier.local import LocalDrafter
 from draftwire.verifier.sampling import Sampling
@@ -69,7 +69,7 @@ def test_both_sides_after_some_texts() -> None:
         assert found["draftwire_round_trip_seconds_count", ""] == report.drafted_rounds
         assert found["draftwire_round_trip_seconds_bucket", "+Inf"] == report.drafted_rounds
         assert found["draftwire_breaker_state", drafter.breaker.state.value] == 1
-        assert found["draftwire_misses_total", "sampled"] == report.misses[MissReason.SAMPLED]
+        assert found["draftwire_misses_total", "sampled"] == report.misses[MissReason.BASELINE]
         assert found["draftwire_connected", ""] == 1
         assert found["draftwire_drafter_proposals_total", ""] == report.drafted_rounds
         assert found["draftwire_drafter_batch_size_count", ""] == report.drafted_rounds
@@ -221,7 +221,7 @@ def test_the_table_of_the_documentation_is_this_list() -> None:
 def test_nobody_waits_for_the_library_who_does_not_ask_for_it() -> None:
     code = """
 import sys
-import draftwire, draftwire.verifier.remote, draftwire.drafter.serve, draftwire.telemetry.metrics
+import draftwire, draftwire.verifier.remote, draftwire.drafter.server, draftwire.telemetry.metrics
 from draftwire.cli.main import run
 run(["serve", "--help"]); run(["generate", "--help"])
 print("prometheus_client" in sys.modules, file=sys.stderr)

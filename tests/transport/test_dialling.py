@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from draftwire.errors import TransportError
-from draftwire.transport.dialling import dial
+from draftwire.transport.connect import dial
 from draftwire.transport.tcp import Address, TcpChannel, free_address, listen
 
 

@@ -13,7 +13,7 @@ from draftwire.errors import ConfigurationError
 from draftwire.exact.words import Address, Domain
 from draftwire.transport.tcp import free_address
 from draftwire.verifier.breaker import Breaker, BreakerConfig, BreakerState, Choice
-from draftwire.verifier.drafting import MissReason
+from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
@@ -348,8 +348,8 @@ def test_a_slow_drafter_pauses_and_says_so() -> None:
         assert len(list(running)) == 120
     report = running.report
     assert client.breaker.pauses == 2  # the first is short, in case it was a stall
-    assert report.misses[MissReason.NOT_WORTH] > 20
-    assert report.misses[MissReason.SAMPLED] == 4  # the first of a text counts for nothing
+    assert report.misses[MissReason.BREAKER_OPEN] > 20
+    assert report.misses[MissReason.BASELINE] == 4  # the first of a text counts for nothing
     assert any("costs more than it brings" in note for note in report.notes)
     assert report.rounds == report.drafted_rounds + report.target_only_rounds
     assert report.drafted == report.verified + sum(report.discarded.values())
@@ -364,5 +364,5 @@ def test_of_a_drafter_that_is_away_the_cost_is_not_spoken_of() -> None:
         running = generate(target, client, (1,), Sampling(max_tokens=40), dense(3))
         assert len(list(running)) == 40
     report = running.report
-    assert report.misses[MissReason.NOT_WORTH] > 20
+    assert report.misses[MissReason.BREAKER_OPEN] > 20
     assert ["the drafter is away" in note for note in report.notes] == [True]

@@ -12,7 +12,7 @@ import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, propose
-from draftwire.drafter.serve import DrafterServer
+from draftwire.drafter.server import DrafterServer
 from draftwire.errors import ConfigurationError, ProtocolError, TransportError
 from draftwire.exact.words import ProposalWords
 from draftwire.session.proposal import Proposal
@@ -20,7 +20,7 @@ from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel, Part
 from draftwire.transport.tcp import bound_address, free_address, listen
 from draftwire.verifier.client import ClientRequest, DraftClient
-from draftwire.verifier.drafting import Drafted, Miss, MissReason
+from draftwire.verifier.drafter import Drafted, Miss, MissReason
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.local import LocalDrafter, ProgramChannel
@@ -238,7 +238,7 @@ def test_a_drafter_that_fails_by_what_it_drew_is_asked_ever_more_seldom():
             lost += misses[DropReason.DECLINED_INTERNAL]
             asked += run.report.drafted_rounds
             assert misses[DropReason.DECLINED_INTERNAL] <= 9  # 2 + log2(1000 / 8)
-            assert misses[MissReason.SUSPECT] > 500
+            assert misses[MissReason.QUARANTINED] > 500
     assert lost and asked
 
 

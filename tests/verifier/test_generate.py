@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from draftwire.drafter.program import DrafterConfig
 from draftwire.errors import ArithmeticRefusalError, ConfigurationError, RefusalCode
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.drafting import Miss, MissReason
+from draftwire.verifier.drafter import Miss, MissReason
 from draftwire.verifier.generate import Emission, Generation, Kind, generate
+from draftwire.verifier.no_drafter import NoDrafter
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import Finish
-from draftwire.verifier.undrafted import Undrafted
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, WireVersion
 from testing.harness.paths import PATHS, drafting
@@ -470,7 +470,7 @@ def test_no_drafter_is_the_target_alone() -> None:
     assert not target.requests
 
 
-class Away(Undrafted):
+class Away(NoDrafter):
     """Lost in a round, then not to be reached."""
 
     def propose(self, policy: ProposalPolicy) -> Miss:

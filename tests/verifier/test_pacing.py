@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftwire.verifier.pacing import Silence
+from draftwire.verifier.reconnect import Silence
 
 
 @pytest.mark.parametrize(("deadline", "patience"), [(0.1, 10.0), (1.0, 10.0), (5.0, 50.0)])

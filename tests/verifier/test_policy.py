@@ -8,7 +8,7 @@ import pytest
 from draftwire.kernels import cpu
 from draftwire.verifier.policy import policy_like
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, TICKETS, Layout
+from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, TOTAL, Layout
 
 V = 10
 
@@ -24,7 +24,7 @@ def test_what_is_off_is_off() -> None:
 def test_restrictions_become_tickets() -> None:
     policy = like(temperature=0.7, top_k=5, top_p=0.25, min_p=0.5)
     assert policy.temperature == float(np.float32(0.7))
-    assert (policy.top_k, policy.top_p, policy.min_p) == (5, TICKETS // 4, TICKETS // 2)
+    assert (policy.top_k, policy.top_p, policy.min_p) == (5, TOTAL // 4, TOTAL // 2)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_restrictions_become_tickets() -> None:
         ({"top_k": V}, "top_k", 0),
         ({"top_k": V + 7}, "top_k", 0),
         ({"top_p": 1e-12}, "top_p", 1),
-        ({"min_p": 1.0}, "min_p", TICKETS),
+        ({"min_p": 1.0}, "min_p", TOTAL),
     ],
 )
 def test_the_ends_of_every_range_can_be_drafted(

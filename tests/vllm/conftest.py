@@ -18,8 +18,8 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from draftwire.engines.hf.loading import embedded_folder
-from draftwire.engines.vllm.ledger import Active, Ledger
+from draftwire.engines.hf.loader import embedded_folder
+from draftwire.engines.vllm.speculation import ActiveRequest, SpeculationState
 from tests.vllm.engines import remote_arguments, runner_of, running, serving, toy_drafter
 from tests.vllm.models import tiny_folder
 from tests.vllm.proxies import Line
@@ -93,11 +93,16 @@ class Judged:
 def record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Judged]:
     """Keep every row that reaches the ledger, with the request and the text it stands for."""
     kept: list[Judged] = []
-    judge = Ledger.judge
+    judge = SpeculationState.judge
     runner = runner_of(bench.engine)
 
     def keeping(
-        self: Ledger, active: Active, scores: np.ndarray, scheduled: Sequence[int], *, greedy: bool
+        self: SpeculationState,
+        active: ActiveRequest,
+        scores: np.ndarray,
+        scheduled: Sequence[int],
+        *,
+        greedy: bool,
     ) -> list[int]:
         name = next(key for key, value in self.requests.items() if value is active)
         state = runner.requests[name]
@@ -107,5 +112,5 @@ def record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Judged]:
             kept.append(Judged(state.sampling_params, prompt, text, row, scores[row].copy()))
         return judge(self, active, scores, scheduled, greedy=greedy)
 
-    monkeypatch.setattr(Ledger, "judge", keeping)
+    monkeypatch.setattr(SpeculationState, "judge", keeping)
     return kept

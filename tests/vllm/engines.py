@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.serve import DrafterServer
+from draftwire.drafter.server import DrafterServer
 from draftwire.engines.hf.identity import real_vocabulary, tokenizer_hash
-from draftwire.engines.hf.loading import load_tokenizer
+from draftwire.engines.hf.loader import load_tokenizer
 from draftwire.engines.vllm.config import PROPOSER, WORKER
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security

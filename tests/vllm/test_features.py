@@ -16,7 +16,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-from draftwire.engines.vllm.ledger import Ledger
+from draftwire.engines.vllm.speculation import SpeculationState
 from tests.vllm.conftest import Bench, Judged
 from tests.vllm.engines import ledger_of, remote_arguments, running, texts
 from tests.vllm.models import END, WORDS
@@ -141,7 +141,7 @@ def test_a_seed_repeats_its_text_while_there_is_no_drafter(
     asked = [seeded(seed, max_tokens=20) for seed in range(12)]
     greedy = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
     drafted = texts(bench.engine, [PROMPT] * 13, [*asked, greedy])
-    monkeypatch.setattr(Ledger, "propose", lambda self, wishes, deadline: {})
+    monkeypatch.setattr(SpeculationState, "propose", lambda self, wishes, deadline: {})
     alone = [texts(bench.engine, [PROMPT], [one])[0] for one in asked]
     together = texts(bench.engine, [PROMPT] * 13, [*asked, greedy])
     assert together[:12] == alone

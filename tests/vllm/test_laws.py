@@ -18,7 +18,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample import rejection_sampler
 
 from draftwire.engines.vllm import repairs
-from draftwire.engines.vllm.ledger import Active, Ledger
+from draftwire.engines.vllm.speculation import ActiveRequest, SpeculationState
 from draftwire.kernels import cpu
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
@@ -132,12 +132,12 @@ def uniform(self: Any, drafted: Any) -> Any:
 def test_another_q_than_the_drafts_were_drawn_from_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verified = Ledger._verified
+    verified = SpeculationState._verified
 
-    def replaced(self: Ledger, active: Active, proposal: Any, *rest: Any) -> Any:
+    def replaced(self: SpeculationState, active: ActiveRequest, proposal: Any, *rest: Any) -> Any:
         return verified(self, active, uniform(self, proposal), *rest)
 
-    monkeypatch.setattr(Ledger, "_verified", replaced)
+    monkeypatch.setattr(SpeculationState, "_verified", replaced)
     got = sample(bench, {"plain": KINDS["plain"]}, N)
     assert p_value(law_of(bench, "plain"), got["plain"]) < 1e-10
 
@@ -145,14 +145,19 @@ def test_another_q_than_the_drafts_were_drawn_from_is_found(
 def test_another_temperature_than_the_requests_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = Ledger.judge
+    judge = SpeculationState.judge
 
     def untempered(
-        self: Ledger, active: Active, scores: np.ndarray, scheduled: Sequence[int], *, greedy: bool
+        self: SpeculationState,
+        active: ActiveRequest,
+        scores: np.ndarray,
+        scheduled: Sequence[int],
+        *,
+        greedy: bool,
     ) -> list[int]:
         return judge(self, active, scores * np.float32(0.7), scheduled, greedy=greedy)
 
-    monkeypatch.setattr(Ledger, "judge", untempered)
+    monkeypatch.setattr(SpeculationState, "judge", untempered)
     got = sample(bench, {"cool": KINDS["cool"]}, N)
     assert p_value(law_of(bench, "cool"), got["cool"]) < 1e-10
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from vllm import SamplingParams
 
-from draftwire.engines.vllm.pace import Pace
+from draftwire.engines.vllm.batch_breaker import BatchBreaker
 from draftwire.transport.tcp import Address, free_address
 from tests.vllm.conftest import Bench
 from tests.vllm.engines import ledger_of, runner_of, texts
@@ -219,7 +219,7 @@ def test_drafting_that_does_not_pay_pauses_for_requests_without_a_seed(
         return propose_all(*arguments)
 
     monkeypatch.setattr(type(ledger.client), "propose_all", slow)
-    monkeypatch.setattr(ledger, "pace", Pace())
+    monkeypatch.setattr(ledger, "pace", BatchBreaker())
     texts(bench.engine, [(3, 4)] * 8, [seeded(None)] * 8)
     paused = ledger.tally.labelled("misses")["not_worth"]
     assert paused > 8 * LONG // 2

@@ -35,7 +35,7 @@ from draftwire.wire.registry import (
     Role,
     WireVersion,
 )
-from tests.wire.examples import AGREED, DRAFTER, VERIFIER, payload_of
+from testing.harness.messages import AGREED, DRAFTER, VERIFIER, payload_of
 
 OTHER_HASH = b"\x01" * 32
 

@@ -28,7 +28,7 @@ from draftwire.wire.messages import (
 )
 from draftwire.wire.registry import (
     PAYLOAD_FIELDS,
-    TICKETS,
+    TOTAL,
     Layout,
     LayoutSet,
     MessageType,
@@ -37,7 +37,7 @@ from draftwire.wire.registry import (
     WireVersion,
 )
 from spec.oracle import frames as oracle
-from tests.wire.examples import (
+from testing.harness.messages import (
     AGREED,
     AGREED_V1,
     COMMIT,
@@ -261,8 +261,8 @@ STEP_REFUSALS: list[tuple[dict[str, Any], ProtocolErrorCode]] = [
     ({"temperature": 2.0**14 + 1}, CODE.BAD_FIELD),
     ({"top_k": 12}, CODE.LIMIT_EXCEEDED),
     ({"top_p": 0}, CODE.BAD_FIELD),
-    ({"top_p": TICKETS + 1}, CODE.LIMIT_EXCEEDED),
-    ({"min_p": TICKETS + 1}, CODE.LIMIT_EXCEEDED),
+    ({"top_p": TOTAL + 1}, CODE.LIMIT_EXCEEDED),
+    ({"min_p": TOTAL + 1}, CODE.LIMIT_EXCEEDED),
     ({"support": 0}, CODE.BAD_FIELD),
     ({"support": 6}, CODE.LIMIT_EXCEEDED),
     ({"support": 3, "layout": 1}, CODE.BAD_FIELD),

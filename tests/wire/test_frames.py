@@ -24,7 +24,7 @@ from draftwire.wire.frames import (
 from draftwire.wire.messages import Cancel, Ping, Pong, Reset
 from draftwire.wire.registry import MAGIC, MessageType, Role, WireVersion
 from spec.oracle import frames as oracle
-from tests.wire.examples import AGREED, COMPLETE, EXAMPLES, REPLY, STEP, VERIFIER, framed
+from testing.harness.messages import AGREED, COMPLETE, EXAMPLES, REPLY, STEP, VERIFIER, framed
 
 Seen = tuple[list[tuple[int, int, bytes, int]], tuple[int, str | None, str] | None]
 

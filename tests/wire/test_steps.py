@@ -15,7 +15,7 @@ from draftwire.wire.frames import encode_frame, frame_bytes
 from draftwire.wire.messages import CommitRider, Message, ProposalPolicy, Step
 from draftwire.wire.registry import Layout, MessageType, Outcome, WireVersion
 from draftwire.wire.steps import POLICIES_KEPT, read_step, remember, step_frame
-from tests.wire.examples import AGREED, payload_of
+from testing.harness.messages import AGREED, payload_of
 
 STEP = Step(
     session=1,

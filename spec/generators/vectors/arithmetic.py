@@ -11,16 +11,16 @@ from spec.generators.vectors.form import Numbers, Vector, as_binary32, binary32,
 from spec.oracle import arithmetic as oracle
 
 INF, NAN = math.inf, math.nan
-TICKETS = oracle.TICKETS
+TOTAL = oracle.TOTAL
 BOUNDARIES = [1, 2, 3, *(n + d for n in (4, 8, 16, 32, 64, 128, 256, 512) for d in (-1, 0, 1))]
-OFF: dict[str, int] = {"top_k": 0, "top_p": TICKETS, "min_p": 0, "support": 0}
+OFF: dict[str, int] = {"top_k": 0, "top_p": TOTAL, "min_p": 0, "support": 0}
 
 
 def quantise(
     note: str,
     logits: Sequence[float],
     temperature: float = 1.0,
-    total: int = TICKETS,
+    total: int = TOTAL,
     **policy: int,
 ) -> Vector:
     """One row of logits under one policy: its counts, or the reason it is refused for."""
@@ -103,12 +103,12 @@ def policies() -> Iterator[Vector]:
     for k in (1, 3, 5, 6):
         yield quantise(f"top_k {k} with ties", tied, top_k=k)
         yield quantise(f"support {k} with ties", tied, support=k)
-    for p in (1, TICKETS // 10, TICKETS // 2, TICKETS - 1, TICKETS):
+    for p in (1, TOTAL // 10, TOTAL // 2, TOTAL - 1, TOTAL):
         yield quantise(f"top_p {p}", row, top_p=p)
         yield quantise(f"top_p {p} with ties", tied, top_p=p)
-    yield quantise("top_p on the edge of a prefix", [0.0, 0.0, 0.0, 0.0], top_p=TICKETS // 2)
-    yield quantise("top_p one ticket past it", [0.0, 0.0, 0.0, 0.0], top_p=TICKETS // 2 + 1)
-    for p in (1, TICKETS // 20, TICKETS // 2, TICKETS):
+    yield quantise("top_p on the edge of a prefix", [0.0, 0.0, 0.0, 0.0], top_p=TOTAL // 2)
+    yield quantise("top_p one ticket past it", [0.0, 0.0, 0.0, 0.0], top_p=TOTAL // 2 + 1)
+    for p in (1, TOTAL // 20, TOTAL // 2, TOTAL):
         yield quantise(f"min_p {p}", row, min_p=p)
     for k in (1, 2, 8, 16, 24, 40):
         yield quantise(f"support {k}", row, 0.8, support=k)
@@ -130,12 +130,12 @@ def sizes() -> Iterator[Vector]:
 def allocations() -> Iterator[Vector]:
     """A9 and A11 on integer weights."""
     cases: list[tuple[str, list[int], int]] = [
-        ("thirds", [1, 1, 1], TICKETS),
+        ("thirds", [1, 1, 1], TOTAL),
         ("remainders tie: lowest ids", [1] * 7, 10),
         ("largest remainder wins", [5, 3, 1], 10),
         ("zeros never get a ticket", [0, 1, 0, 1, 1], 4),
-        ("largest weights", [1 << 38] * 5, TICKETS),
-        ("a weight of one beside 2^38", [1 << 38, 1], TICKETS),
+        ("largest weights", [1 << 38] * 5, TOTAL),
+        ("a weight of one beside 2^38", [1 << 38, 1], TOTAL),
         ("already tickets", [3, 0, 5], 8),
         ("more ids than tickets", list(range(1, 20)), 7),
         ("negative", [1, -1, 3], 8),

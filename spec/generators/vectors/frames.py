@@ -14,7 +14,7 @@ from spec.oracle.messages import write_reply, write_row, write_step
 
 Fields = dict[str, Any]
 DENSE, SPARSE, IDS_ONLY = LAYOUTS["DENSE"], LAYOUTS["SPARSE"], LAYOUTS["IDS_ONLY"]
-TICKETS = frames.TICKETS
+TOTAL = frames.TOTAL
 DIGEST = bytes(range(16))
 
 HELLO: Fields = {
@@ -71,7 +71,7 @@ STEP: Fields = {
     "committed_round": 0,
     "temperature": 0.75,
     "top_k": 5,
-    "top_p": TICKETS,
+    "top_p": TOTAL,
     "min_p": 0,
     "support": 3,
     "context_version": 9,
@@ -114,7 +114,7 @@ COMMIT: Fields = {
     "committed": 5,
     "prefix_digest": DIGEST,
 }
-COUNTS = [0, TICKETS // 2, 0, TICKETS // 4, TICKETS // 4, 0]
+COUNTS = [0, TOTAL // 2, 0, TOTAL // 4, TOTAL // 4, 0]
 
 
 # One frame ---------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def numbers(limits: Mapping[str, Any] | None) -> Fields | None:
 
 def rows(layout: int = SPARSE, support: int = 3) -> list[Fields]:
     """Two rows whose second is a point mass, with pads where the layout has them."""
-    point = [0, 0, 0, 0, 0, TICKETS]
+    point = [0, 0, 0, 0, 0, TOTAL]
     return [write_row(3, 1, COUNTS, layout, support), write_row(4, 5, point, layout, support)]
 
 

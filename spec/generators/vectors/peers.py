@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from spec.generators.vectors.form import as_binary32
-from spec.generators.vectors.frames import DENSE, DRAFTER, HELLO, IDS_ONLY, SPARSE, TICKETS, frame
+from spec.generators.vectors.frames import DENSE, DRAFTER, HELLO, IDS_ONLY, SPARSE, TOTAL, frame
 from spec.oracle import decisions
 from spec.oracle.agreement import SMALLER, agree
 from spec.oracle.arithmetic import quantise
@@ -112,7 +112,7 @@ def step_of(
         "depth": depth,
         "temperature": 0.0 if layout == IDS_ONLY else temperature,
         "top_k": top_k,
-        "top_p": TICKETS,
+        "top_p": TOTAL,
         "min_p": 0,
         "support": support if layout == SPARSE else 0,
         "context_version": 0,

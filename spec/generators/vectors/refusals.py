@@ -20,7 +20,7 @@ from spec.generators.vectors.frames import (
     SPARSE,
     STEP,
     STEP_V1,
-    TICKETS,
+    TOTAL,
     Fields,
     frame,
     payload_of,
@@ -118,8 +118,8 @@ def bad_steps() -> Iterator[Vector]:
         ("temperature", 2.0**15, "BAD_FIELD"),
         ("top_k", 7, "LIMIT_EXCEEDED"),
         ("top_p", 0, "BAD_FIELD"),
-        ("top_p", TICKETS + 1, "LIMIT_EXCEEDED"),
-        ("min_p", TICKETS + 1, "LIMIT_EXCEEDED"),
+        ("top_p", TOTAL + 1, "LIMIT_EXCEEDED"),
+        ("min_p", TOTAL + 1, "LIMIT_EXCEEDED"),
         ("support", 0, "BAD_FIELD"),
         ("support", 5, "LIMIT_EXCEEDED"),
         ("hidden_rows", 3, "LIMIT_EXCEEDED"),
@@ -284,7 +284,7 @@ def bad_sparse() -> Iterator[Vector]:
 def bad_dense() -> Iterator[Vector]:
     """P14 for dense rows."""
     base = {**REPLY, "layout": DENSE, "support": 6}
-    good = [number(count / TICKETS) for count in COUNTS]
+    good = [number(count / TOTAL) for count in COUNTS]
     cases: list[tuple[str, dict[int, bytes], str]] = [
         ("NaN", {0: NAN}, "NON_FINITE_Q"),
         ("negative", {0: number(-0.25)}, "NEGATIVE_Q"),

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from spec.generators.vectors.form import Numbers, Vector, fraction, sparse
 from spec.oracle import decisions, laws
-from spec.oracle.arithmetic import TICKETS, Refused, allocate
+from spec.oracle.arithmetic import TOTAL, Refused, allocate
 from spec.oracle.words import PROPOSAL, TARGET_ONLY, WORD_BITS, key_of, words_at
 
 Rows = Sequence[Sequence[int]]
@@ -102,7 +102,7 @@ def random_rounds() -> Iterator[Vector]:
         rows = [random_row(numbers, size, largest, index % 4) for _ in range(depth + 1)]
         near = index % 2
         counts = [
-            allocate(row if near else random_row(numbers, size, 50, (index + 2) % 5), TICKETS)
+            allocate(row if near else random_row(numbers, size, 50, (index + 2) % 5), TOTAL)
             for row in rows[:depth]
         ]
         if near:  # not too near: half of the tickets of the largest id move on
@@ -130,8 +130,8 @@ def moved(row: Sequence[int]) -> list[int]:
 
 def chosen_rounds() -> Iterator[Vector]:
     """What a nearly right verifier gets wrong."""
-    half = TICKETS // 2
-    point = [0, TICKETS, 0]
+    half = TOTAL // 2
+    point = [0, TOTAL, 0]
     for seed in range(4):
         yield round_of("p = q: no word is read", [[1, 1], [1, 3]], [[half, half]], seed=seed)
         yield round_of("greedy draft with p = 0", [[3, 0, 5], [1, 1, 1]], [point], seed=seed)
@@ -144,7 +144,7 @@ def chosen_rounds() -> Iterator[Vector]:
         )
     for rejected in range(4):
         rows = [[0, 1] if i == rejected else [1, 0] for i in range(5)]
-        yield round_of(f"rejected at {rejected}", rows, [[TICKETS, 0]] * 4)
+        yield round_of(f"rejected at {rejected}", rows, [[TOTAL, 0]] * 4)
     yield round_of("target alone", [[1, 6, 3]], [])
     yield round_of("target alone, one id", [[0, 6, 0]], [])
     yield round_of("target alone, no mass", [[0, 0, 0]], [])

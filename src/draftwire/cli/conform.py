@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from draftwire.conformance import arithmetic, keyed, laws, transcripts, wire
-from draftwire.conformance.reading import Mismatch, Vector, VectorFile, open_vectors
+from draftwire.conformance.vectors import Mismatch, Vector, VectorFile, open_vectors
 from draftwire.errors import ConfigurationError, DraftwireError, ExitCode
 from draftwire.exact.words import WORD_BITS
 

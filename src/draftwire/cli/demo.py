@@ -99,6 +99,6 @@ def demo(ctx: click.Context, /, **values: Any) -> None:
                 values[name] = value
     if not values["prompt"]:
         raise click.UsageError("--prompt is empty: it needs at least one character")
-    from draftwire.cli.showing import show
+    from draftwire.cli.output import show
 
     show(DemoOptions(**values))

@@ -101,6 +101,6 @@ def doctor(**values: Any) -> ExitCode:
     target and drafter, the link and acceptance with a short text; estimates tokens/s.
     """
     values["security"] = take_security(values)
-    from draftwire.cli.examining import examine_and_tell
+    from draftwire.cli.examination import examine_and_tell
 
     return examine_and_tell(DoctorOptions(**values))

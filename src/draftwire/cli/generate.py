@@ -31,7 +31,7 @@ from draftwire.cli.ranks import RankOptions, rank_options, take_ranks
 from draftwire.cli.security import security_options, take_security
 from draftwire.transport.security import SECURITY
 from draftwire.transport.tcp import Address
-from draftwire.verifier.ownership import Ownership
+from draftwire.verifier.parallelism import Ownership
 from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, Layout, WireVersion
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def generate(ctx: click.Context, /, **values: Any) -> None:
     """
     refuse_contradictions(ctx, values)
     options = options_of(values)
-    from draftwire.cli.generating import generate_and_print
+    from draftwire.cli.generation import generate_and_print
 
     generate_and_print(options)
 

@@ -25,7 +25,10 @@ LIMITS: Final[dict[str, tuple[click.ParamType[Any], str]]] = {
     "mib_per_second": (Number(0, above=True), "MiB read of one verifier; more waits."),
     "refusals_per_second": (Number(0, above=True), "Refused messages; far more end it."),
     "refusals_at_once": (COUNT, "Refused messages that may come in a row."),
-    "feed_tokens": (COUNT, "Tokens of a prefix fed at once; others are served in between."),
+    "prefill_chunk_tokens": (
+        COUNT,
+        "Tokens of a prefix fed at once, others in between.",
+    ),
     "max_positions": (
         click.IntRange(0, (1 << 31) - 1),
         "Drafts of one verifier in the queue; 0: sessions x depth.",
@@ -37,11 +40,16 @@ LIMITS: Final[dict[str, tuple[click.ParamType[Any], str]]] = {
 _FOLLOWS: Final = {"yield_seconds": "10, or the lease if that is shorter"}
 
 
+_OLDER_NAMES: Final = {"prefill_chunk_tokens": ("--feed-tokens",)}
+
+
 def limit_options(command: Command) -> Command:
     """Add the options to a command."""
     for name, (kind, meaning) in reversed(LIMITS.items()):
         command = click.option(
             "--" + name.replace("_", "-"),
+            *_OLDER_NAMES.get(name, ()),
+            name,
             type=kind,
             default=_default(name),
             show_default=_FOLLOWS.get(name, True),

@@ -52,20 +52,16 @@ def serve_ranks(options: ServeOptions, config: DrafterConfig) -> None:
     assert options.ranks is not None
     with _joined(options.ranks, options.threads, options.model, "drafter") as (group, columns):
         from draftwire.drafter.program import DrafterProgram
-        from draftwire.drafter.serve import DrafterServer, serve
-        from draftwire.engines.parallel.answering import (
-            FollowingEngine,
-            FollowingProgram,
-            following,
-        )
-        from draftwire.engines.parallel.drafting import (
+        from draftwire.drafter.server import DrafterServer, serve
+        from draftwire.engines.parallel.drafter import (
             RankedContext,
             RankedDraftEngine,
             follow_drafting,
             propose,
             propose_shards,
         )
-        from draftwire.engines.parallel.shelf import ShardShelf
+        from draftwire.engines.parallel.mailbox import ShardMailbox
+        from draftwire.engines.parallel.reply import FollowingEngine, FollowingProgram, following
 
         def say_ready(address: Address) -> None:
             which = f"rank {group.rank} " if options.rank_links else ""
@@ -84,7 +80,7 @@ def serve_ranks(options: ServeOptions, config: DrafterConfig) -> None:
             follow_drafting(group, columns)
             return
         if group.rank:
-            shelf = ShardShelf()
+            shelf = ShardMailbox()
             run(
                 FollowingEngine(columns),
                 make=partial(FollowingProgram, shelf=shelf),
@@ -133,10 +129,10 @@ def ranked_target(options: GenerateOptions) -> Iterator[tuple[Target, Any] | Non
         )
         from draftwire.engines.hf import embedded_folder
         from draftwire.engines.parallel.links import LinkFollower, RankLinks
-        from draftwire.engines.parallel.verifying import RankedTargetEngine, follow_verifying
+        from draftwire.engines.parallel.target import RankedTargetEngine, follow_verifying
         from draftwire.kernels.shards.shard import even_shards
         from draftwire.verifier.breaker import Breaker
-        from draftwire.verifier.ownership import Ownership
+        from draftwire.verifier.parallelism import Ownership
         from draftwire.verifier.rank_client import RankClient
 
         client = None

@@ -195,6 +195,6 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
                 )
         values["layouts"] = LayoutSet.IDS_ONLY
     values["limits"] = take_limits(values)
-    from draftwire.cli.serving import serve_until_told
+    from draftwire.cli.server import serve_until_told
 
     serve_until_told(ServeOptions(**values))

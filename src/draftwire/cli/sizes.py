@@ -23,7 +23,7 @@ from draftwire.cli.options import (
     flag,
 )
 from draftwire.errors import ConfigurationError
-from draftwire.verifier.ownership import PLACEMENTS
+from draftwire.verifier.parallelism import PLACEMENTS
 from draftwire.wire.agreement import q_bytes, reply_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.registry import (
@@ -126,7 +126,7 @@ def link_ms(size: int, gbps: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ProposeRequest:
     """A configuration that somebody wants to run."""
 
     vocab: int
@@ -147,7 +147,7 @@ class Wish:
         }
 
 
-def broken(wish: Wish, limits: dict[str, int]) -> Iterator[str]:
+def broken(wish: ProposeRequest, limits: dict[str, int]) -> Iterator[str]:
     """Yield one sentence for each limit that cannot carry the wish."""
     for name, (need, instead) in wish.needs().items():
         limit = limits.get(name)
@@ -221,7 +221,7 @@ def sizes(
         raise click.UsageError(f"--layout {layout} is wider than the vocabulary of {vocab} ids")
     lines = table(vocab, depth, batch, link_gbps, layout)
     in_flight = slots * lines[0].batch
-    wish = Wish(vocab, depth, batch, slots, layout or LayoutChoice(Layout.DENSE, 0))
+    wish = ProposeRequest(vocab, depth, batch, slots, layout or LayoutChoice(Layout.DENSE, 0))
     faults = list(broken(wish, agreed))
     if as_json:
         click.echo(_as_json(lines, wish, link_gbps, in_flight, agreed, faults))
@@ -233,7 +233,7 @@ def sizes(
 
 def _as_json(
     lines: list[Line],
-    wish: Wish,
+    wish: ProposeRequest,
     gbps: float,
     in_flight: int,
     limits: dict[str, int],
@@ -261,7 +261,7 @@ def _as_json(
 
 def _as_text(
     lines: list[Line],
-    wish: Wish,
+    wish: ProposeRequest,
     gbps: float,
     in_flight: int,
     limits: dict[str, int],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from draftwire.verifier.drafting import MissReason
+from draftwire.verifier.drafter import MissReason
 
 if TYPE_CHECKING:
     from draftwire.verifier.report import Report

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from draftwire.conformance.reading import Vector, Words, binary32, binary64, expect
+from draftwire.conformance.vectors import Vector, Words, binary32, binary64, expect
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact import quantise as exact
 from draftwire.exact import verify as exact_verify
-from draftwire.exact.counts import TICKETS, Counts
+from draftwire.exact.counts import TOTAL, Counts
 from draftwire.exact.decide import below, locate
 from draftwire.exact.words import (
     WORD_BITS,
@@ -68,7 +68,7 @@ def check_quantise(vector: Vector) -> None:
     expect("exact counts", found, expected)
     if "weights" in vector:
         expect("exact weights", exact.weights(logits, temperature), vector["weights"])
-    if total == TICKETS:
+    if total == TOTAL:
         layout = Layout.SPARSE if vector["support"] else Layout.DENSE
         policy = ProposalPolicy(layout, 1, temperature, support=vector["support"], **settings)
         row = np.array(logits, np.float32)
@@ -157,7 +157,7 @@ def check_draw(vector: Vector) -> None:
     counts = counts_of(vector, vector["vocab_size"], vector["total"])
     expect("token", exact_verify.draw(counts, words, bits), vector["token"])
     expect("words read", words.read, vector["read"])
-    if counts.total == TICKETS and bits == WORD_BITS:
+    if counts.total == TOTAL and bits == WORD_BITS:
         for dense in (True, False):
             row = QRow.of_counts(counts, dense=dense)
             expect("kernel token", cpu.draw(row, vector["words"][0]), vector["token"])
@@ -208,7 +208,7 @@ def check_round(vector: Vector) -> None:
     )
     expect("verdict", found, expected)
     rows = binary64_rows(vector)
-    if rows is not None and vector["bits"] == WORD_BITS and vector["total"] == TICKETS:
+    if rows is not None and vector["bits"] == WORD_BITS and vector["total"] == TOTAL:
         for dense in (True, False):
             arrays = [QRow.of_counts(counts, dense=dense) for counts in q]
             found = refusal_of(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from draftwire.conformance.reading import Mismatch, Vector, expect
 from draftwire.conformance.transcripts import converse, drafter_of, joined
+from draftwire.conformance.vectors import Mismatch, Vector, expect
 from draftwire.conformance.wire import hello_of
+from draftwire.session.frame_mac import Sealer
 from draftwire.session.handshake import derive
 from draftwire.session.link import Link
-from draftwire.session.sealing import Sealer
 from draftwire.wire.registry import KeyPurpose, Layout, WireVersion
 
 

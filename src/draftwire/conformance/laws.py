@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Final
 
-from draftwire.conformance.reading import Mismatch, Vector, expect
+from draftwire.conformance.vectors import Mismatch, Vector, expect
 from draftwire.exact.counts import Counts
 from draftwire.exact.verify import draw, target, verify
 from draftwire.exact.words import Address, Domain

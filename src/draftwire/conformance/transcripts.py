@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from draftwire.conformance.arithmetic import request_of
-from draftwire.conformance.reading import Mismatch, Vector, binary32, expect
+from draftwire.conformance.vectors import Mismatch, Vector, binary32, expect
 from draftwire.conformance.wire import hello_of
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
 from draftwire.exact.words import Address, Domain, KeyedWords
 from draftwire.kernels import cpu
-from draftwire.session.asking import AskingSession, Dropped, Proposal
 from draftwire.session.link import AgreedEvent, Closed, Link
 from draftwire.session.proposal import Parts, Received
+from draftwire.session.verifier_session import Dropped, Proposal, VerifierSession
 from draftwire.wire.agreement import version_of
 from draftwire.wire.messages import Hello, ProposalPolicy
 from draftwire.wire.registry import (
@@ -192,11 +192,11 @@ class VerifierRun:
         self._link = Link(hello_of(vector["hello"], 2), 0.0)
         self._source = KeyedWords(request_of(vector))
         self._key = request_of(vector).proposal_key
-        self._session: AskingSession | None = None
+        self._session: VerifierSession | None = None
         self._proposal: Proposal | None = None
 
     @property
-    def session(self) -> AskingSession:
+    def session(self) -> VerifierSession:
         """The session; there is one once both HELLOs are agreed."""
         if self._session is None:
             raise Mismatch("nothing is agreed yet")
@@ -212,7 +212,7 @@ class VerifierRun:
         expect_bytes("HELLO", self.sent(), action["out"])
         for event in self._link.feed(bytes.fromhex(action["in"]), 0.0):
             if isinstance(event, AgreedEvent):
-                self._session = AskingSession(
+                self._session = VerifierSession(
                     self._vector["session"],
                     self._vector["slot"],
                     self._vector["prompt"],

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from draftwire.conformance.reading import Vector, expect
+from draftwire.conformance.vectors import Vector, expect
 from draftwire.errors import ProtocolError
 from draftwire.exact import payload as exact_payload
 from draftwire.rows import payload as kernel_payload

@@ -15,7 +15,7 @@ from draftwire.session.answers import Draft
 from draftwire.session.foreseen import Foreseen
 from draftwire.session.link import AgreedEvent, Closed, Link
 from draftwire.session.proposal import DraftTask, Parts, Received
-from draftwire.session.roster import Roster
+from draftwire.session.session_table import SessionTable
 from draftwire.transport.queue import OutQueue
 from draftwire.wire.messages import Reset, Step
 from draftwire.wire.registry import Status
@@ -38,7 +38,7 @@ class Connection(Generic[Context]):
         self.answers = Answers(program.memory)
         self.closing = False
         self.contexts: dict[int, Context] = {}
-        self.roster: Roster | None = None
+        self.roster: SessionTable | None = None
         self.error: ProtocolError | None = None  # why it is closing, where there is a reason
         self._program = program
         self._clock = clock
@@ -67,7 +67,7 @@ class Connection(Generic[Context]):
                 self._take(event, now)
             elif isinstance(event, AgreedEvent):
                 yields = self._program.config.peer.silence_that_yields
-                self.roster = Roster(event.agreed, yield_seconds=yields)
+                self.roster = SessionTable(event.agreed, yield_seconds=yields)
             elif isinstance(event, Closed):
                 self._close(event)
             if self._link.idle():
@@ -165,7 +165,7 @@ class Connection(Generic[Context]):
         else:
             program.wait(self, task)
 
-    def _begin(self, roster: Roster, task: DraftTask) -> None:
+    def _begin(self, roster: SessionTable, task: DraftTask) -> None:
         """Let a task wait for its turn, or decline it: too many drafts in flight, or draining."""
         if self._program.draining and task.session not in self.contexts:
             self._program.counters.declined[Status.SHUTTING_DOWN] += 1

@@ -21,8 +21,8 @@ class PeerLimits:
     refusals_per_second, refusals_at_once: messages that a session refuses; more ends it all.
     max_positions: drafts asked for and not yet answered; 0 = what sessions and depth allow; more
     are declined.
-    feed_tokens: of a prefix that one batch feeds; a longer one is fed over several batches, between
-    which others are drawn for. All that is shorter shares as many among the verifiers that wait.
+    prefill_chunk_tokens: of a prefix that one batch feeds; a longer one is fed over several batches,
+    between which others are drawn for. All that is shorter shares as many among the verifiers that wait.
     lease_seconds: of silence, after which an agreed connection for which nothing is being drafted
     ends, and its sessions with it; every whole frame renews the lease, PING too (P30).
     yield_seconds: without a proposal, after which it makes way for another verifier where all
@@ -36,7 +36,7 @@ class PeerLimits:
     refusals_per_second: float = 4.0
     refusals_at_once: int = 256
     max_positions: int = 0
-    feed_tokens: int = 512
+    prefill_chunk_tokens: int = 512
     lease_seconds: float = 300.0
     yield_seconds: float | None = None
 
@@ -49,7 +49,7 @@ class PeerLimits:
             "bytes_per_second",
             "refusals_per_second",
             "refusals_at_once",
-            "feed_tokens",
+            "prefill_chunk_tokens",
             "lease_seconds",
             "silence_that_yields",
         ):

@@ -8,7 +8,7 @@ from typing import Generic
 
 from draftwire.drafter.connection import Connection
 from draftwire.drafter.engine import Context
-from draftwire.drafter.journal import name_of
+from draftwire.drafter.log import name_of
 from draftwire.transport.stream import Stream
 
 

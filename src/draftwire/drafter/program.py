@@ -16,7 +16,7 @@ from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose
-from draftwire.drafter.turns import Owner, Turn, Turns
+from draftwire.drafter.scheduler import BatchScheduler, Owner, Turn
 from draftwire.exact.words import ProposalWords
 from draftwire.rows.prepare import prepare
 from draftwire.rows.shards import ShardDraft
@@ -96,7 +96,9 @@ class DrafterProgram(Generic[Context]):
         self._clock = clock
         self._key = key
         self._entropy = entropy
-        self._turns: Turns[Connection[Context]] = Turns(config.peer.feed_tokens, self._feed)
+        self._turns: BatchScheduler[Connection[Context]] = BatchScheduler(
+            config.peer.prefill_chunk_tokens, self._feed
+        )
         self._lapse_at = 0.0  # when silent sessions are looked for again
         self._drawing = 0  # proposals of the batch that is being drawn
         self._unbooked: list[_Batch[Connection[Context]]] = []
@@ -368,7 +370,10 @@ class DrafterProgram(Generic[Context]):
         else:
             self.engine.rewind(context, task.keep)
         if piece:
-            tokens, policy = tokens[: self.config.peer.feed_tokens], replace(policy, depth=0)
+            tokens, policy = (
+                tokens[: self.config.peer.prefill_chunk_tokens],
+                replace(policy, depth=0),
+            )
         return DraftJob(
             context,
             tokens,

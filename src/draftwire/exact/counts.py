@@ -9,7 +9,7 @@ from typing import Final
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 
-TICKETS: Final = 1 << 24  # M
+TOTAL: Final = 1 << 24  # M
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from draftwire.errors import (
     ProtocolErrorCode,
     RefusalCode,
 )
-from draftwire.exact.counts import TICKETS, Counts
+from draftwire.exact.counts import TOTAL, Counts
 
 PAD_ID: Final = -1
 _SIGN: Final = 1 << 31
@@ -109,18 +109,18 @@ def decode_q(
     """
     check_entries(len(q), layout, vocab_size, support, entries, token)
     if layout.name == "IDS_ONLY":
-        return Counts(vocab_size, TICKETS, (token,), (TICKETS,))
+        return Counts(vocab_size, TOTAL, (token,), (TOTAL,))
     if layout.name == "DENSE":
         counts = [_count(bits) for bits in struct.unpack(f"<{vocab_size}I", q)]
         used = [(token_id, count) for token_id, count in enumerate(counts) if count]
     else:
         used = _decode_sparse(q, vocab_size, support, entries)
     mass = sum(count for _, count in used)
-    if mass != TICKETS:
-        _refuse(_CODE.WRONG_MASS, f"the counts sum to {mass}, not to {TICKETS}", "q")
+    if mass != TOTAL:
+        _refuse(_CODE.WRONG_MASS, f"the counts sum to {mass}, not to {TOTAL}", "q")
     if token not in {token_id for token_id, _ in used}:
         _refuse(_CODE.ZERO_Q_AT_TOKEN, "the q of the token is zero", "token")
-    return Counts(vocab_size, TICKETS, tuple(i for i, _ in used), tuple(c for _, c in used))
+    return Counts(vocab_size, TOTAL, tuple(i for i, _ in used), tuple(c for _, c in used))
 
 
 def check_entries(
@@ -152,21 +152,21 @@ def encode_q(counts: Counts, layout: Enum, support: int) -> bytes:
     Errors: ArithmeticRefusalError OUT_OF_RANGE when the support is larger than ``support``, or the
     counts are not of 2^24 tickets.
     """
-    if counts.total != TICKETS:
+    if counts.total != TOTAL:
         raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE, f"a row has {TICKETS} tickets, not {counts.total}"
+            RefusalCode.OUT_OF_RANGE, f"a row has {TOTAL} tickets, not {counts.total}"
         )
     if layout.name == "IDS_ONLY":
         return b""
     if layout.name == "DENSE":
-        values = [count / TICKETS for count in counts.dense()]
+        values = [count / TOTAL for count in counts.dense()]
         return struct.pack(f"<{counts.vocab_size}f", *values)
     pads = support - len(counts.ids)
     if pads < 0:
         raise ArithmeticRefusalError(
             RefusalCode.OUT_OF_RANGE, f"{len(counts.ids)} ids do not fit a support of {support}"
         )
-    values = [count / TICKETS for count in counts.counts] + [0.0] * pads
+    values = [count / TOTAL for count in counts.counts] + [0.0] * pads
     return struct.pack(f"<{support}i{support}f", *counts.ids, *[PAD_ID] * pads, *values)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
-from draftwire.exact.counts import TICKETS, Counts
+from draftwire.exact.counts import TOTAL, Counts
 
 WEIGHT_BITS: Final = 38  # B
 POLICY_TICKETS: Final = 1 << 24  # top_p and min_p are tickets of 2^24 whatever M is (A6, A7)
@@ -101,7 +101,7 @@ def check_restrictions(top_k: int, top_p: int, min_p: int, limit: int) -> None:
         raise ArithmeticRefusalError(RefusalCode.OUT_OF_RANGE, f"no restriction: min_p {min_p}")
 
 
-def allocate(weights: Sequence[int], total: int = TICKETS) -> list[int]:
+def allocate(weights: Sequence[int], total: int = TOTAL) -> list[int]:
     """``total`` tickets shared out by largest remainder, ties to the lowest id (A9).
 
     Errors: ArithmeticRefusalError NEGATIVE_WEIGHT, ZERO_MASS (A11), INCONSISTENT_ALLOCATION.
@@ -133,7 +133,7 @@ def quantise(
     top_p: int = POLICY_TICKETS,
     min_p: int = 0,
     limit: int = 0,
-    total: int = TICKETS,
+    total: int = TOTAL,
     bits: int = WEIGHT_BITS,
 ) -> Counts:
     """The q of a row of logits as counts that sum to ``total`` exactly (A1-A10).

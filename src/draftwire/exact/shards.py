@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import quantise as whole
-from draftwire.exact.counts import TICKETS
+from draftwire.exact.counts import TOTAL
 from draftwire.exact.decide import below, locate
 from draftwire.exact.quantise import CUTOFF, POLICY_TICKETS, WEIGHT_BITS, exp64
 from draftwire.exact.words import WORD_BITS, Address, WordSource
@@ -32,7 +32,7 @@ def quantise(
     top_p: int = POLICY_TICKETS,
     min_p: int = 0,
     limit: int = 0,
-    total: int = TICKETS,
+    total: int = TOTAL,
     bits: int = WEIGHT_BITS,
 ) -> list[list[int]]:
     """Counts of every id, shard by shard; they sum to ``total`` over all shards (A25-A27).
@@ -56,7 +56,7 @@ def quantise(
     return allocate(weights, total)
 
 
-def allocate(weights: Shards[int], total: int = TICKETS) -> list[list[int]]:
+def allocate(weights: Shards[int], total: int = TOTAL) -> list[list[int]]:
     """``total`` tickets by largest remainder over all shards, ties to the lowest id (A26).
 
     The remaining tickets go to every remainder above one global threshold, and to as many at it, in
@@ -103,7 +103,7 @@ def draw(
     source: WordSource,
     address: Address,
     *,
-    total: int = TICKETS,
+    total: int = TOTAL,
     bits: int = WORD_BITS,
 ) -> int:
     """The proposed token: one ticket picks the shard and, less what lies before it, the id (A28).
@@ -124,7 +124,7 @@ def accept(
     source: WordSource,
     address: Address,
     *,
-    total: int = TICKETS,
+    total: int = TOTAL,
     bits: int = WORD_BITS,
 ) -> bool:
     """Whether the draft stands, from its owner's two numbers and the masses of p (A29, A18)."""
@@ -143,7 +143,7 @@ def correction(
     source: WordSource,
     address: Address,
     *,
-    total: int = TICKETS,
+    total: int = TOTAL,
     bits: int = WORD_BITS,
 ) -> int:
     """The token after a rejection: shard by residual mass, then the id inside it (A29, A19).
@@ -162,7 +162,7 @@ def correction(
 
 
 def residuals(
-    weights: Sequence[int], counts: Sequence[int], mass: int, total: int = TICKETS
+    weights: Sequence[int], counts: Sequence[int], mass: int, total: int = TOTAL
 ) -> list[int]:
     """``max(p - q, 0)`` of every id of one shard, over the denominator ``mass * total`` (A19)."""
     pairs = zip(weights, counts, strict=True)

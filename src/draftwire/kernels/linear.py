@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwire.kernels.compiled import compiled_freely
+from draftwire.kernels.jit import jit_reassociated
 
 Float32 = NDArray[np.float32]
 
@@ -53,7 +53,7 @@ class RowProduct:
             part.result()
 
 
-@compiled_freely
+@jit_reassociated
 def _multiply(rows: Float32, weight: Float32, out: Float32, begin: int, end: int) -> None:
     """Fill the columns ``[begin, end)`` of ``out``."""
     count, width = rows.shape

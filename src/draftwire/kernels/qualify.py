@@ -25,7 +25,7 @@ from draftwire.exact.counts import Counts
 from draftwire.kernels.backend import Backend, Draws, QRows, RowStatus
 from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 
 SPAN: Final = 1 << 48
 DIGITS: Final = 40
@@ -33,7 +33,7 @@ OFFSETS: Final = (*(-(1 << n) for n in range(44, -1, -2)), 0, *(1 << n for n in 
 POLICIES: Final = (
     ProposalPolicy(Layout.DENSE, 1, 1.0),
     ProposalPolicy(Layout.SPARSE, 1, 1.0, support=32),
-    ProposalPolicy(Layout.DENSE, 1, 0.75, top_k=50, top_p=TICKETS * 95 // 100, min_p=TICKETS >> 9),
+    ProposalPolicy(Layout.DENSE, 1, 0.75, top_k=50, top_p=TOTAL * 95 // 100, min_p=TOTAL >> 9),
 )
 
 
@@ -109,7 +109,7 @@ def measure(backend: Backend[Any], rows: Rows, seed: int) -> Measured:
     for policy in POLICIES:
         expected = [_exact_counts(row, policy) for row in rows.draft]
         q, _ = backend.quantise(backend.from_host(rows.draft), policy)
-        words = np.asarray(rng.integers(0, TICKETS, size=number))
+        words = np.asarray(rng.integers(0, TOTAL, size=number))
         drawn = backend.to_host(backend.draw(q, backend.from_host(words)))
         ids = None if q.ids is None else backend.to_host(q.ids)
         counts = backend.to_host(q.counts)
@@ -140,7 +140,7 @@ class _Target:
 
     def residual(self, q: Counts) -> list[int]:
         """max(p - q, 0) as exact integers, of ``mass * 2^24``."""
-        left = [weight * TICKETS for weight in self.weights]
+        left = [weight * TOTAL for weight in self.weights]
         for token, count in zip(q.ids, q.counts, strict=True):
             left[token] = max(left[token] - count * self.mass, 0)
         return left
@@ -187,7 +187,7 @@ def _residual(
     found: Measured,
 ) -> None:
     mass = backend.residual_mass(backend.from_host(logits[None]), _one(q, index, 1, 2))
-    exactly = Fraction(sum(p.residual(due)), p.mass * TICKETS)
+    exactly = Fraction(sum(p.residual(due)), p.mass * TOTAL)
     away = abs(Fraction(float(backend.to_host(mass)[0])) - exactly)
     found.residual_distance = max(found.residual_distance, float(away))
 
@@ -203,7 +203,7 @@ def _decide(
 ) -> None:
     """One round of one draft at words around its acceptance edge; draws at one word."""
     index, token, second = at
-    ours, theirs = p.weights[token] * TICKETS, due.of(token) * p.mass
+    ours, theirs = p.weights[token] * TOTAL, due.of(token) * p.mass
     edge = min(ours * SPAN // theirs, SPAN - 1)
     firsts = sorted({min(max(edge + offset, 0), SPAN - 1) for offset in OFFSETS})
     copies = len(firsts)

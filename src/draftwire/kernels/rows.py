@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, overload
 import numpy as np
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode, ReleasedError
-from draftwire.exact.counts import TICKETS, Counts
+from draftwire.exact.counts import TOTAL, Counts
 from draftwire.wire.values import quickly_made
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class QRow:
     @classmethod
     def of_counts(cls, counts: Counts, *, dense: bool) -> QRow:
         """The same distribution as arrays; ``counts.total`` must be 2^24 (OUT_OF_RANGE)."""
-        if counts.total != TICKETS:
+        if counts.total != TOTAL:
             raise ArithmeticRefusalError(
-                RefusalCode.OUT_OF_RANGE, f"a row has {TICKETS} tickets, not {counts.total}"
+                RefusalCode.OUT_OF_RANGE, f"a row has {TOTAL} tickets, not {counts.total}"
             )
         if dense:
             return cls(counts.vocab_size, None, np.array(counts.dense(), np.int32))
@@ -84,7 +84,7 @@ class QRow:
         """The same distribution in plain integers."""
         ids = np.flatnonzero(self.counts) if self.ids is None else self.ids
         used = self.counts[ids] if self.ids is None else self.counts
-        return Counts(self.vocab_size, TICKETS, tuple(ids.tolist()), tuple(used.tolist()))
+        return Counts(self.vocab_size, TOTAL, tuple(ids.tolist()), tuple(used.tolist()))
 
 
 class SparseRows(Sequence[QRow]):

@@ -8,7 +8,7 @@ import numpy as np
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact.words import WORD_BITS
-from draftwire.kernels.compiled import compiled
+from draftwire.kernels.jit import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from draftwire.kernels.compiled import compiled
-from draftwire.kernels.cpu.quantise_loops import first_above
+from draftwire.kernels.cpu.quantise_loops import sample_inverse_cdf
+from draftwire.kernels.jit import compiled
 from draftwire.kernels.rows import LINE_HEAD, QRow, SparseRows
 from draftwire.rows.packed import ROW_HEAD_WORDS, checksum_of, read_packed, read_rows, write_row
 from draftwire.wire.answer import HEAD_BYTES, laid_out
@@ -124,7 +124,7 @@ def read_answer(
 
 
 @compiled
-def misdrawn(lines: NDArray[np.int32], words: NDArray[np.int64]) -> int:
+def first_audit_failure(lines: NDArray[np.int32], words: NDArray[np.int64]) -> int:
     """The first row whose token is not the one that its word draws (A22), -1 if there is none.
 
     lines: of :class:`~draftwire.kernels.rows.SparseRows`; words: of 24 bits, one a row. Every row
@@ -135,7 +135,7 @@ def misdrawn(lines: NDArray[np.int32], words: NDArray[np.int64]) -> int:
     for row in range(len(words) - 1, -1, -1):
         line = lines[row]
         begin = LINE_HEAD + support
-        at = first_above(line[begin : begin + line[0]], words[row])
+        at = sample_inverse_cdf(line[begin : begin + line[0]], words[row])
         if at < 0 or line[LINE_HEAD + at] != line[1]:
             wrong = row
     return wrong
@@ -153,6 +153,6 @@ def prepare(row: QRow, token: int, support: int) -> None:
     lines = np.empty((1, LINE_HEAD + 2 * support), np.int32)
     read = read_answer(store, 0, 1, row.vocab_size, lines)
     assert read
-    misdrawn(lines, np.zeros(1, np.int64))
+    first_audit_failure(lines, np.zeros(1, np.int64))
     begin, end = 4 * REPLY_WORDS, 4 * (REPLY_WORDS + ROW_HEAD_WORDS + 2 * support)
     read_packed(PackedRows(bytes(frames[begin:end]), 8 * support), 1, row.vocab_size)

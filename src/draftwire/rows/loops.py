@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from draftwire.errors import ProtocolErrorCode
-from draftwire.kernels.compiled import compiled
-from draftwire.wire.registry import PAD_ID, TICKETS
+from draftwire.kernels.jit import compiled
+from draftwire.wire.registry import PAD_ID, TOTAL
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,8 +33,8 @@ _ONE: Final = 0x3F800000  # the bits of binary32 1.0
 _BLOCK: Final = 4096  # entries; what a block reads and writes fits the first cache
 _NO_COUNT: Final = np.int32(-1 << 25)  # bits that no count up to 2^25 - 1 has
 _INFINITY: Final = 0x7F800000
-_SCALE: Final = np.float32(TICKETS)
-_UNIT: Final = np.float32(1 / TICKETS)
+_SCALE: Final = np.float32(TOTAL)
+_UNIT: Final = np.float32(1 / TOTAL)
 
 
 @compiled
@@ -103,7 +103,7 @@ def dense_counts(
             code = _value_code(words[index])
             if code != OK:
                 return code
-    if wrong or mass != TICKETS:
+    if wrong or mass != TOTAL:
         return _WRONG_MASS
     return OK if counts[token] > 0 else _ZERO_Q_AT_TOKEN
 
@@ -158,14 +158,14 @@ def sparse_row(
         if bits == 0:
             return _ZERO_COUNT_ENTRY
         # more than all tickets stays more than all tickets, inside int32
-        count = np.int32(values[entry] * _SCALE) if bits <= _ONE else np.int32(TICKETS + 1)
+        count = np.int32(values[entry] * _SCALE) if bits <= _ONE else np.int32(TOTAL + 1)
         counts[entry] = count
         mass += count
         at_token |= ids[entry] == token
     for entry in range(used, words.shape[1]):
         if words[0, entry] != PAD_ID or words[1, entry] != 0:
             return _NONZERO_PADDING
-    if mass != TICKETS:
+    if mass != TOTAL:
         return _WRONG_MASS
     return OK if at_token else _ZERO_Q_AT_TOKEN
 
@@ -191,7 +191,7 @@ def write_dense(counts: NDArray[np.int32], token: int, values: NDArray[np.float3
         block = counts[begin:end]
         wrong |= _write_block(block, values[begin:end]) != 0
         mass += _sum(block)
-    if wrong or mass != TICKETS:
+    if wrong or mass != TOTAL:
         return NOT_COUNTS
     return OK if token < 0 or counts[token] > 0 else NO_TICKET
 
@@ -212,7 +212,7 @@ def write_sparse(
     at_token = token < 0
     for entry in range(len(ids)):
         token_id, count = ids[entry], counts[entry]
-        if token_id <= before or token_id >= vocab_size or count < 1 or count > TICKETS:
+        if token_id <= before or token_id >= vocab_size or count < 1 or count > TOTAL:
             return NOT_COUNTS
         before = token_id
         at_token |= token_id == token
@@ -222,6 +222,6 @@ def write_sparse(
     for entry in range(len(ids), support):
         words[entry] = PAD_ID
         words[support + entry] = 0
-    if mass != TICKETS:
+    if mass != TOTAL:
         return NOT_COUNTS
     return OK if at_token else NO_TICKET

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from draftwire.kernels.compiled import compiled
+from draftwire.kernels.jit import compiled
 from draftwire.kernels.rows import LINE_HEAD, QRow, SparseRows
 from draftwire.rows.loops import OK, sparse_row, write_sparse
 from draftwire.wire.rows import ROW_HEAD_BYTES, PackedRows

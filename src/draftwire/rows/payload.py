@@ -33,7 +33,7 @@ from draftwire.rows.packed import read_packed
 from draftwire.wire.agreement import q_bytes
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.messages import Reply, ReplyRow
-from draftwire.wire.registry import PAD_ID, TICKETS, Layout
+from draftwire.wire.registry import PAD_ID, TOTAL, Layout
 from draftwire.wire.rows import PackedRows
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _MEANINGS: Final = {
     _CODE.NEGATIVE_Q: "a q is negative",
     _CODE.NEGATIVE_ZERO_Q: "a q is -0.0",
     _CODE.NON_DYADIC_Q: "a q is no whole number of tickets",
-    _CODE.WRONG_MASS: f"the counts do not sum to {TICKETS}",
+    _CODE.WRONG_MASS: f"the counts do not sum to {TOTAL}",
     _CODE.ZERO_Q_AT_TOKEN: "q of the proposed token is zero",
     _CODE.ZERO_COUNT_ENTRY: "an entry in use has no ticket",
     _CODE.NONZERO_PADDING: f"a pad is not id {PAD_ID} with q +0.0",
@@ -169,7 +169,7 @@ def _checksum(q: bytes | memoryview) -> int:
 
 
 def _point_mass(vocab_size: int, token: int) -> QRow:
-    return QRow(vocab_size, np.array([token], np.int32), np.array([TICKETS], np.int32))
+    return QRow(vocab_size, np.array([token], np.int32), np.array([TOTAL], np.int32))
 
 
 def _words(q: bytes | memoryview) -> NDArray[np.int32]:

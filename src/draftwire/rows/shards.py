@@ -18,7 +18,7 @@ from draftwire.kernels.shards.shard import Integers, Shard, Steps, broadcast, ga
 from draftwire.wire.agreement import q_bytes
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.messages import Reply, ReplyRow
-from draftwire.wire.registry import PAD_ID, TICKETS, Layout
+from draftwire.wire.registry import PAD_ID, TOTAL, Layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -115,7 +115,7 @@ def _judged(gathered: Integers, words: Sequence[int] | None) -> int:
     masses, own, below = gathered[:, 1:, 1:].sum(axis=0).T
     if (tokens != tokens[0]).any():
         return _CODE.BAD_FIELD
-    if (masses != TICKETS).any():
+    if (masses != TOTAL).any():
         return _CODE.WRONG_MASS
     if (own == 0).any():
         return _CODE.ZERO_Q_AT_TOKEN
@@ -132,7 +132,7 @@ def _encoded(
     if layout is Layout.IDS_ONLY:
         return 0, b""
     if layout is Layout.DENSE:
-        return shard.width, (counts / np.float32(TICKETS)).astype("<f4").tobytes()
+        return shard.width, (counts / np.float32(TOTAL)).astype("<f4").tobytes()
     used = np.flatnonzero(counts)
     if len(used) > support:
         raise ArithmeticRefusalError(
@@ -141,7 +141,7 @@ def _encoded(
     ids = np.full(support, PAD_ID, "<i4")
     q = np.zeros(support, "<f4")
     ids[: len(used)] = used + shard.begin
-    q[: len(used)] = counts[used] / np.float32(TICKETS)
+    q[: len(used)] = counts[used] / np.float32(TOTAL)
     return len(used), ids.tobytes() + q.tobytes()
 
 
@@ -165,7 +165,7 @@ def _check_head(row: ReplyRow, reply: Reply, index: int, shard: Shard) -> None:
 def _decoded(row: ReplyRow, reply: Reply, shard: Shard, out: NDArray[np.int32]) -> None:
     if reply.layout is Layout.IDS_ONLY:  # the point mass on the token (A2), for its owner
         if shard.owns(row.token):
-            out[row.token - shard.begin] = TICKETS
+            out[row.token - shard.begin] = TOTAL
         return
     words = np.frombuffer(bytes(row.q), "<i4")
     if reply.layout is Layout.DENSE:
@@ -191,10 +191,10 @@ def _counts(patterns: NDArray[np.int32], *, zeros: bool) -> NDArray[np.int64]:
     """Tickets of binary32 patterns; the first one that is none names the code."""
     q = np.ascontiguousarray(patterns).view("<f4").astype(np.float64)
     with np.errstate(invalid="ignore"):
-        tickets = q * TICKETS
+        tickets = q * TOTAL
         whole = np.isfinite(q) & (q >= 0) & (patterns != _NO_TICKET)
         # More than the whole mass is found here already, so that no sum can overflow.
-        whole &= (np.floor(tickets) == tickets) & (zeros | (q != 0)) & (tickets <= TICKETS)
+        whole &= (np.floor(tickets) == tickets) & (zeros | (q != 0)) & (tickets <= TOTAL)
     if not whole.all():
         at = int(np.argmin(whole))
         _refuse(_reason(float(q[at]), int(patterns[at])), "an entry is no count", "q")
@@ -211,7 +211,7 @@ def _reason(q: float, pattern: int) -> ProtocolErrorCode:
         return _CODE.NEGATIVE_Q
     if q == 0:
         return _CODE.ZERO_COUNT_ENTRY
-    return _CODE.NON_DYADIC_Q if (q * TICKETS) % 1 else _CODE.WRONG_MASS
+    return _CODE.NON_DYADIC_Q if (q * TOTAL) % 1 else _CODE.WRONG_MASS
 
 
 def _refuse(code: ProtocolErrorCode, message: str, field: str) -> NoReturn:

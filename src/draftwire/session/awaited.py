@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from draftwire.kernels.rows import QRow, SparseRows
-from draftwire.rows.answers import misdrawn, read_answer
+from draftwire.rows.answers import first_audit_failure, read_answer
 from draftwire.wire.answer import COMPLETE_BYTES, Expected, Outline
 from draftwire.wire.messages import Step
 from draftwire.wire.registry import HEADER_BYTES, TRAILER_BYTES, MessageType
@@ -85,5 +85,5 @@ class Awaited:
         """Return how many draws were recomputed, and all are right; -1 = some are not (A22)."""
         if self._words is None or self._rows is None:
             return 0
-        wrong = misdrawn(self._rows.block, self._words)
+        wrong = first_audit_failure(self._rows.block, self._words)
         return len(self._words) if wrong < 0 else -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from draftwire.session.answering import AnsweringSession
+from draftwire.session.drafter_session import DrafterSession
 from draftwire.session.proposal import DraftTask
 from draftwire.wire.following import FRAME_BYTES, asks_alike, known_of, read_following
 from draftwire.wire.messages import Step
@@ -31,7 +31,7 @@ class Foreseen:
     types: Final = (MessageType.STEP,)
     bytes: Final = FRAME_BYTES
 
-    def __init__(self, session: AnsweringSession, latest: Step, slots: Mapping[int, int]) -> None:
+    def __init__(self, session: DrafterSession, latest: Step, slots: Mapping[int, int]) -> None:
         self.session = latest.session
         self.task: DraftTask | None = None
         self._session = session

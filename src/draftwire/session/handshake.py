@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.session.sealing import Sealer
+from draftwire.session.frame_mac import Sealer
 from draftwire.wire.messages import Challenge, Message, Proof
 from draftwire.wire.registry import (
     KEY_LABEL,

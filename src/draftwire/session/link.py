@@ -16,11 +16,11 @@ from typing import Final, TypeAlias
 from draftwire.errors import ProtocolError, RemoteError
 from draftwire.session.awaited import Awaited
 from draftwire.session.foreseen import Foreseen
+from draftwire.session.frame_mac import Sealer
 from draftwire.session.handshake import Handshake
 from draftwire.session.link_table import LinkInput, LinkState, advance
 from draftwire.session.proposal import Matched, Parts, Received
 from draftwire.session.recognition import Recognition, Whole
-from draftwire.session.sealing import Sealer
 from draftwire.telemetry.histogram import zeros
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed

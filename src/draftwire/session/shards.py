@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from draftwire.kernels.shards.shard import Shard
 from draftwire.rows.shards import ShardDraft, decode_shard_rows
-from draftwire.session.flight import Flight
+from draftwire.session.pending_round import PendingRound
 from draftwire.session.proposal import Proposal, Received
 from draftwire.wire.messages import Reply
 
@@ -31,7 +31,7 @@ class ShardProposal(Proposal):
 
 
 @dataclass(slots=True)
-class ShardFlight(Flight):
+class PendingShardRound(PendingRound):
     """One asked round on a link that carries ``part`` of the vocabulary."""
 
     part: Shard = field(kw_only=True)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
+from draftwire.session.acked_prefix import AckedPrefix
 from draftwire.session.awaited import Awaited
-from draftwire.session.flight import Flight
-from draftwire.session.held import Held
+from draftwire.session.pending_round import PendingRound
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import Dropped, Matched, Proposal, Received
 from draftwire.session.reasons import DECLINED, LOST_CODES, DropReason, reason_of
-from draftwire.session.staging import Hold, ReplySlots
-from draftwire.session.table import Input, State, advance
+from draftwire.session.slot_buffers import ReplySlots, SlotHandle
+from draftwire.session.state_table import Input, State, advance
 from draftwire.wire.answer import Expected
 from draftwire.wire.messages import Complete, ErrorMessage, Reply
 from draftwire.wire.registry import Layout, MessageType, Status
@@ -28,7 +28,7 @@ _DENSE: Final = Layout.DENSE
 
 
 class Taking:
-    """The half of :class:`~draftwire.session.asking.AskingSession` that takes what comes.
+    """The half of ``VerifierSession`` that takes what comes.
 
     Nothing that a peer sends raises: it is dropped under a reason and counted in ``drops``.
     """
@@ -54,10 +54,10 @@ class Taking:
         self._audit = audit
         self._clock = clock
         self._prefix = prefix
-        self._flight: Flight | None = None
+        self._flight: PendingRound | None = None
         self._proposal: Proposal | None = None
-        self._held = Held()
-        self._hold = Hold(slots or ReplySlots.alone())
+        self._held = AckedPrefix()
+        self._hold = SlotHandle(slots or ReplySlots.alone())
 
     @property
     def deadline(self) -> float | None:
@@ -124,7 +124,7 @@ class Taking:
             flight.hold(reply, received, self._hold.arrive().out(flight.step.policy.depth))
             self.state = advance(self.state, Input.REPLY)
 
-    def _is_again(self, flight: Flight, received: Received | Matched) -> bool:
+    def _is_again(self, flight: PendingRound, received: Received | Matched) -> bool:
         """Count and drop a REPLY that is here already, byte for byte."""
         if self.state is not State.REPLIED:
             return False
@@ -179,7 +179,7 @@ class Taking:
                 ProtocolErrorCode.BAD_FIELD, "COMPLETE says OK and no REPLY came", field="status"
             )
 
-    def _whole(self, flight: Flight, now: float) -> Proposal:
+    def _whole(self, flight: PendingRound, now: float) -> Proposal:
         if self._audit:
             self._audit_draws(flight)
         self._hold.publish(flight.rows if flight.step.policy.layout is _DENSE else ())
@@ -189,7 +189,7 @@ class Taking:
         self._flight, self._proposal = None, flight.proposal()
         return self._proposal
 
-    def _audit_draws(self, flight: Flight) -> None:
+    def _audit_draws(self, flight: PendingRound) -> None:
         if self._clock is None:
             self.audited += flight.audit()
             return
@@ -239,7 +239,7 @@ class Taking:
         self._hold.give_up()
         self._flight, self._proposal = None, None
 
-    def _require_flight(self) -> Flight:
+    def _require_flight(self) -> PendingRound:
         if self._flight is None:
             raise ProtocolError(
                 ProtocolErrorCode.WRONG_ROUND, "a reply to a round that was never asked"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from draftwire.drafter.program import DrafterProgram
-from draftwire.telemetry.families import DRAFTER, VERIFIER
-from draftwire.telemetry.family import DrafterView, Family, Kind, Source, VerifierView
 from draftwire.telemetry.histogram import Histogram
+from draftwire.telemetry.metric_spec import DrafterView, Family, Kind, Source, VerifierView
+from draftwire.telemetry.metric_specs import DRAFTER, VERIFIER
 from draftwire.verifier.client import DraftClient
 
 if TYPE_CHECKING:

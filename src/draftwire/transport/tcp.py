@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from draftwire.errors import ConfigurationError, TransportError
 from draftwire.transport.channel import Part
-from draftwire.transport.dialling import dial
+from draftwire.transport.connect import dial
 from draftwire.transport.queue import OutQueue, joined
 from draftwire.transport.times import seconds_until
 

@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import Final, Self, TypeAlias
 
 from draftwire.rows.prepare import prepare
-from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Parts, Proposal
 from draftwire.session.reasons import DropReason
-from draftwire.session.staging import SlotPlan
+from draftwire.session.slot_buffers import SlotPlan
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.channel import Channel
 from draftwire.transport.queue import size_of
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.connected import Connected
-from draftwire.verifier.drafting import Drafted, Miss, MissReason
-from draftwire.verifier.greeting import FAREWELL_SECONDS
+from draftwire.verifier.drafter import Drafted, Miss, MissReason
+from draftwire.verifier.hello_exchange import FAREWELL_SECONDS
 from draftwire.verifier.request import ClientRequest
 from draftwire.verifier.totals import Totals
 from draftwire.wire.agreement import Agreed
@@ -29,7 +29,7 @@ from draftwire.wire.messages import Hello, ProposalPolicy
 
 __all__ = ["ClientRequest", "DraftClient"]
 
-Asked: TypeAlias = tuple[ClientRequest, AskingSession, ProposalPolicy]
+Asked: TypeAlias = tuple[ClientRequest, VerifierSession, ProposalPolicy]
 """A request that asks now, with its session and the policy at the depth that it may."""
 
 _ASKED: Final = Miss(MissReason.NO_CONNECTION)  # stands where a result will
@@ -94,7 +94,7 @@ class DraftClient(Connected):
         self._opened += 1
         taken = {request.asking.slot for request in self._requests.values()}
         slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-        asking = AskingSession(
+        asking = VerifierSession(
             self._opened,
             slot,
             prompt,

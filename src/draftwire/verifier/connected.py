@@ -22,14 +22,14 @@ from draftwire.session.awaited import Awaited
 from draftwire.session.link import Alive, Closed, Event, Link
 from draftwire.session.proposal import Matched, Received
 from draftwire.session.reasons import DropReason
-from draftwire.session.staging import ReplySlots, SlotPlan
+from draftwire.session.slot_buffers import ReplySlots, SlotPlan
 from draftwire.transport.channel import Channel
 from draftwire.verifier.counters import ClientCounters
 from draftwire.verifier.deadlines import Deadline
-from draftwire.verifier.greeting import FAREWELL_SECONDS, greet, say_why
-from draftwire.verifier.inflight import InFlight
-from draftwire.verifier.journal import ClientJournal
-from draftwire.verifier.pacing import ConnectPacing, Silence
+from draftwire.verifier.hello_exchange import FAREWELL_SECONDS, greet, say_why
+from draftwire.verifier.log import ClientJournal
+from draftwire.verifier.pending_rounds import PendingRounds
+from draftwire.verifier.reconnect import ConnectPacing, Silence
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import Complete, ErrorMessage, Hello, Reply
 from draftwire.wire.registry import NONCE_BYTES
@@ -83,7 +83,7 @@ class Connected:
         self._requests: dict[int, ClientRequest] = {}
         self._spoke_at = 0.0  # when something was last sent
         self._alive: float | None = None  # seconds of the last PING
-        self._rounds = InFlight()
+        self._rounds = PendingRounds()
         self._plan = slots
         self.slots: ReplySlots | None = None  # of the present connection, or the last
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from draftwire.errors import ConfigurationError, DrafterUnavailableError
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.drafting import Miss
+from draftwire.verifier.drafter import Miss
 from draftwire.verifier.engine import TargetEngine
 from draftwire.verifier.estimate import Measured
 from draftwire.verifier.generate import generate

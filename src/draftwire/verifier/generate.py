@@ -19,13 +19,13 @@ from draftwire.kernels.rows import widened
 from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.verifier.breaker import Breaker, BreakerState, Choice
-from draftwire.verifier.drafting import Drafter, DraftRequest, Miss, MissReason, Reason
+from draftwire.verifier.drafter import Drafter, DraftRequest, Miss, MissReason, Reason
 from draftwire.verifier.engine import Context, TargetEngine
-from draftwire.verifier.journal import breaker_changed
+from draftwire.verifier.log import breaker_changed
+from draftwire.verifier.no_drafter import NoDrafter
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import Decode, Ends, Finish, StopRules
-from draftwire.verifier.undrafted import Undrafted
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome
 
@@ -61,7 +61,7 @@ _NOTES: dict[Reason, str] = {
     MissReason.NOT_OFFERED: f"the drafter does not offer this layout or support: {_ALONE}",
     MissReason.UNSHARED_TOKEN: f"the text has left the shared vocabulary: {_ALONE}",
     MissReason.PAUSED: "proposals kept getting lost: drafting pauses and is tried again later",
-    MissReason.SUSPECT: "the drafter was lost in mid-round again: drafting pauses, ever longer",
+    MissReason.QUARANTINED: "the drafter was lost in mid-round again: drafting pauses, ever longer",
     DropReason.AUDIT_FAILED: "a draft was not drawn from the q that came with it: not used",
 }
 
@@ -108,7 +108,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         self._on_emission = on_emission
         context = target.open(prompt, sampling)  # first: it may refuse, and no slot is taken then
         self._drafting: DraftRequest = (
-            Undrafted()
+            NoDrafter()
             if drafter is None
             else self._begin_drafting(drafter, context, prompt, key.proposal_key)
         )
@@ -207,7 +207,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         breaker_changed(breaker)
         if breaker.state is BreakerState.PAUSED:
             # Nothing was asked of a drafter that is away: why is said already.
-            if report.drafted and not report.misses[MissReason.NOT_WORTH]:
+            if report.drafted and not report.misses[MissReason.BREAKER_OPEN]:
                 report.note(breaker.sentence)
         elif breaker.state is BreakerState.DRAFTING:
             report.note("drafting pays again")
@@ -243,7 +243,7 @@ class Generation(Generic[Context], Iterator[Emission]):
             if self._choice is not Choice.DRAFT:
                 drafting.skip()
                 paused = self._choice is Choice.PAUSE
-                report.missed(MissReason.NOT_WORTH if paused else MissReason.SAMPLED, 0)
+                report.missed(MissReason.BREAKER_OPEN if paused else MissReason.BASELINE, 0)
                 return None
         began, audited = time.perf_counter(), drafting.traffic.audit_seconds
         same = depth == self._policy.depth

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, TICKETS, Layout
+from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, TOTAL, Layout
 
 
 def policy_like(
@@ -31,6 +31,6 @@ def policy_like(
         temperature=float(np.float32(inside)),
         support=support,
         top_k=top_k if top_k < vocab_size else 0,
-        top_p=min(max(1, round(top_p * TICKETS)), TICKETS),
-        min_p=round(min_p * TICKETS),
+        top_p=min(max(1, round(top_p * TOTAL)), TOTAL),
+        min_p=round(min_p * TOTAL),
     )

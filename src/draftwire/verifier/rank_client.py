@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftwire.kernels.shards.shard import Shard
-from draftwire.session.asking import AskingSession
 from draftwire.session.proposal import Dropped, Proposal
+from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address
 from draftwire.verifier.remote import RemoteDrafter
@@ -60,7 +60,7 @@ class RankClient(RemoteDrafter):
 
         key: the request's proposal key; on the links of ranks that do not draw, its link key.
         """
-        asking = AskingSession(
+        asking = VerifierSession(
             session,
             slot,
             prompt,

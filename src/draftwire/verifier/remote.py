@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from draftwire.session.staging import SlotPlan
+from draftwire.session.slot_buffers import SlotPlan
 from draftwire.transport.channel import Channel
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security

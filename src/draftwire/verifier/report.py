@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from draftwire.verifier.drafting import Reason, Traffic
+from draftwire.verifier.drafter import Reason, Traffic
 from draftwire.verifier.stop import Finish
 
 _SUMMED: Final = (

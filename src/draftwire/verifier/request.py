@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from draftwire.errors import ProtocolError
-from draftwire.session.asking import AskingSession
 from draftwire.session.awaited import Awaited
 from draftwire.session.proposal import Dropped, Matched, Proposal, Received
-from draftwire.session.staging import ReplySlots
-from draftwire.session.table import Input, advance
-from draftwire.verifier.drafting import Drafted, Miss, MissReason, Traffic
-from draftwire.verifier.pacing import RoundPacing
+from draftwire.session.slot_buffers import ReplySlots
+from draftwire.session.state_table import Input, advance
+from draftwire.session.verifier_session import VerifierSession
+from draftwire.verifier.drafter import Drafted, Miss, MissReason, Traffic
+from draftwire.verifier.reconnect import RoundPacing
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.checks import require_policy
 from draftwire.wire.messages import ProposalPolicy
@@ -28,7 +28,7 @@ _ENDED: Final = Outcome.ENDED  # looked up once
 class ClientRequest:
     """One request's drafting over a ``DraftClient``."""
 
-    def __init__(self, client: DraftClient, asking: AskingSession) -> None:
+    def __init__(self, client: DraftClient, asking: VerifierSession) -> None:
         """Made by ``DraftClient.open``."""
         self.traffic = Traffic()
         self._asking = asking
@@ -47,7 +47,7 @@ class ClientRequest:
         self._alone: list[int] = []
 
     @property
-    def asking(self) -> AskingSession:
+    def asking(self) -> VerifierSession:
         """The session, which knows of every round so far."""
         if self._skipped:
             self._tell()
@@ -74,7 +74,7 @@ class ClientRequest:
     def take(
         self, received: Received | Matched | Awaited, size: int, now: float
     ) -> Proposal | Dropped | None:
-        """Take what came for this request, ``size`` bytes; returns as ``AskingSession.take``."""
+        """Take what came for this request, ``size`` bytes; returns as ``VerifierSession.take``."""
         self.traffic.received += size
         if self._skipped:
             self._tell()

@@ -20,7 +20,7 @@ from draftwire.wire.registry import (
     MAX_TEMPERATURE,
     MAX_VOCABULARY,
     MIN_TEMPERATURE,
-    TICKETS,
+    TOTAL,
     Adaptation,
     HiddenDtype,
     Layout,
@@ -147,14 +147,14 @@ def check_policy(values: Values, agreed: Agreed) -> None:
     ):
         _bad("temperature", f"{temperature} is neither 0 nor 2^-14 to 2^14")
     _within(values, "top_k", 0, agreed.vocab_size)
-    _within(values, "top_p", 1, TICKETS)
-    _within(values, "min_p", 0, TICKETS)
+    _within(values, "top_p", 1, TOTAL)
+    _within(values, "min_p", 0, TOTAL)
     if layout == Layout.SPARSE:
         _within(values, "support", 1, agreed.max_support)
     elif values["support"]:
         _bad("support", f"{layout.name} has none")
     if layout == Layout.IDS_ONLY:
-        greedy = {"temperature": 0, "top_k": 0, "top_p": TICKETS, "min_p": 0, "proposal_key": 0}
+        greedy = {"temperature": 0, "top_k": 0, "top_p": TOTAL, "min_p": 0, "proposal_key": 0}
         for field, value in greedy.items():
             if values[field] != value:
                 _bad(field, f"must be {value} in version 1, which is greedy")

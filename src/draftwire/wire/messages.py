@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from draftwire.errors import ProtocolErrorCode
 from draftwire.wire.registry import (
-    TICKETS,
+    TOTAL,
     Adaptation,
     HiddenDtype,
     Layout,
@@ -67,7 +67,7 @@ class ProposalPolicy:
     temperature: float
     support: int = 0
     top_k: int = 0
-    top_p: int = TICKETS
+    top_p: int = TOTAL
     min_p: int = 0
 
 

@@ -19,7 +19,7 @@ FRAME_MAC_BYTES: Final = 16  # after the trailer of every frame that a proved ke
 NONCE_BYTES: Final = 32
 KEY_LABEL: Final = b"draftwire-psk-v1"  # begins everything that a pre-shared key is applied to
 
-TICKETS: Final = 1 << 24  # M
+TOTAL: Final = 1 << 24  # M
 WEIGHT_BITS: Final = 38  # B
 WORD_BITS: Final = 24  # b
 

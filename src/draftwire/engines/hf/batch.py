@@ -26,7 +26,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from draftwire.engines.hf.batchable import check, why_not
+from draftwire.engines.hf.batch_support import check, why_not
 from draftwire.engines.hf.sequence import CachedSequence, logits_width
 from draftwire.kernels.linear import RowProduct
 

@@ -23,7 +23,7 @@ from draftwire.engines.hf.target import HfTargetEngine
 from draftwire.errors import ConfigurationError
 from draftwire.transport.tcp import Address
 from draftwire.verifier import remote
-from draftwire.verifier.drafting import Drafter
+from draftwire.verifier.drafter import Drafter
 from draftwire.verifier.generate import generate
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling

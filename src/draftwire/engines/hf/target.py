@@ -18,7 +18,7 @@ from draftwire.engines.hf.identity import (
     real_vocabulary,
     tokenizer_hash,
 )
-from draftwire.engines.hf.loading import LoadedModel, load_folder
+from draftwire.engines.hf.loader import LoadedModel, load_folder
 from draftwire.engines.hf.processors import RowProcessors
 from draftwire.engines.hf.sequence import (
     CachedSequence,

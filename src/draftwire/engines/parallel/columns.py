@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from draftwire.engines.hf.identity import checkpoint_identity, real_vocabulary, tokenizer_hash
-from draftwire.engines.hf.loading import load_folder
+from draftwire.engines.hf.loader import load_folder
 from draftwire.engines.hf.sequence import CachedSequence, context_limit, logits_width
 from draftwire.engines.hf.target import end_tokens
 from draftwire.errors import ModelError

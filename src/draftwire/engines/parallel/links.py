@@ -1,6 +1,6 @@
 """Links of ranks: each rank of a target has a connection to the drafter of its own (P29).
 
-The leader is an ordinary :class:`draftwire.verifier.drafting.Drafter` to the round loop. It alone
+The leader is an ordinary :class:`draftwire.verifier.drafter.Drafter` to the round loop. It alone
 says when links connect, whether a round asks, when it has waited long enough and what was
 committed; the other ranks do and report (:mod:`draftwire.engines.parallel.rounds`).
 
@@ -14,10 +14,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from draftwire.engines.parallel.orders import (
+from draftwire.engines.parallel.commands import (
     POLICY_NUMBERS,
+    Command,
     DivergedError,
-    Order,
     bits_of,
     number_of,
     numbers_of,
@@ -36,9 +36,9 @@ from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.session.shards import ShardProposal
 from draftwire.verifier.breaker import Breaker
-from draftwire.verifier.drafting import Drafted, Miss, MissReason, Traffic
-from draftwire.verifier.pacing import ConnectPacing, RoundPacing
+from draftwire.verifier.drafter import Drafted, Miss, MissReason, Traffic
 from draftwire.verifier.rank_client import RankClient
+from draftwire.verifier.reconnect import ConnectPacing, RoundPacing
 from draftwire.verifier.request import ClientRequest
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Outcome
@@ -52,7 +52,7 @@ _COMMIT: Final = (
 class RankLinks:
     """The leader's drafter: a link for each rank, as its client says of shards or of whole q's.
 
-    Implements :class:`draftwire.verifier.drafting.Drafter`, for ``RankedGeneration``; the other
+    Implements :class:`draftwire.verifier.drafter.Drafter`, for ``RankedGeneration``; the other
     ranks have a :class:`LinkFollower`. breaker: the leader's alone, so that its rounds are all
     ranks' rounds. audit: recompute every draw of shards (A22); whole q's are audited by the client
     of their owner. entropy: names the sessions.
@@ -100,7 +100,7 @@ class RankLinks:
         session = int.from_bytes(self._entropy(8), "little") >> 1 or 1
         key = proposal_key if self.whole else link_key(proposal_key)
         numbers = [self._opened, session, slot, owner, signed(key), *prompt]
-        tell(self.group, Order.LINK_OPEN, numbers)
+        tell(self.group, Command.LINK_OPEN, numbers)
         request = None
         if owner in (EVERY, shards.LEADER):
             request = self.client.begin(session, slot, prompt, proposal_key)
@@ -168,7 +168,7 @@ class LinkedRequest:
         connect = client.connect_timeout if connecting.may_try(client.clock()) else 0.0
         asked = Asked(policy, client.deadline, connect)
         numbers = [*numbers_of(policy), bits_of(asked.wait), bits_of(asked.connect)]
-        self._tell(Order.LINK_ASK, numbers)
+        self._tell(Command.LINK_ASK, numbers)
         drafted = self._asked(asked)
         if isinstance(drafted, Proposal):
             self._pacing.won()
@@ -183,7 +183,7 @@ class LinkedRequest:
 
     def skip(self) -> None:
         """Begin the next round without asking, on every link."""
-        self._tell(Order.LINK_SKIP)
+        self._tell(Command.LINK_SKIP)
         if self._request is not None:
             self._request.skip()
         if self.owner != EVERY:
@@ -200,7 +200,7 @@ class LinkedRequest:
         if self._open:
             self._open = False
             self._links.ended(self.owner, self._slot)
-            self._tell(Order.LINK_END)
+            self._tell(Command.LINK_END)
             if self._request is not None:
                 self._request.close()
 
@@ -221,7 +221,7 @@ class LinkedRequest:
         traffic.sent, traffic.received = stands.sent, stands.received
         traffic.audit_seconds = stands.audit_seconds
 
-    def _tell(self, order: Order, numbers: Sequence[int] = ()) -> None:
+    def _tell(self, order: Command, numbers: Sequence[int] = ()) -> None:
         tell(self._links.group, order, [self.number, *self._commit, *numbers])
         self._commit = [0] * _COMMIT
 
@@ -244,10 +244,10 @@ class LinkFollower:
         """
         return self._drafts.get(number)
 
-    def follow(self, order: Order, numbers: Sequence[int]) -> None:
+    def follow(self, order: Command, numbers: Sequence[int]) -> None:
         """Carry out one of the leader's orders about links. Raises DivergedError."""
         number = numbers[0]
-        if order is Order.LINK_OPEN:
+        if order is Command.LINK_OPEN:
             session, slot, owner, key, *prompt = numbers[1:]
             if (owner == EVERY) is (self._client.shard is None):
                 raise DivergedError("the leader's link brings another kind of q than this rank's")
@@ -261,16 +261,16 @@ class LinkFollower:
         committed, outcome, accepted, token = numbers[1 : 1 + _COMMIT]
         if committed and request is not None:
             request.commit(Outcome(outcome), accepted, [token])
-        if order is Order.LINK_ASK:
+        if order is Command.LINK_ASK:
             *policy, wait, connect = numbers[1 + _COMMIT : 3 + _COMMIT + POLICY_NUMBERS]
             asked = Asked(policy_of(policy), number_of(wait), number_of(connect))
             self._ask(number, request, asked)
-        elif order is Order.LINK_SKIP:
+        elif order is Command.LINK_SKIP:
             if request is not None:
                 request.skip()
             if (owner := self._owners[number]) != EVERY:
                 drive(self._group, standing(request, owner))
-        elif order is Order.LINK_END:
+        elif order is Command.LINK_END:
             del self._owners[number]
             if request is not None:
                 del self._requests[number]

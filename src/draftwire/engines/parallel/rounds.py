@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from draftwire.engines.parallel.orders import bits_of, number_of
+from draftwire.engines.parallel.commands import bits_of, number_of
 from draftwire.errors import ProtocolError
 from draftwire.kernels.shards import shard as shards
 from draftwire.kernels.shards.shard import Collective, Integers, Steps, broadcast, gather
@@ -24,7 +24,7 @@ from draftwire.rows.shards import settle
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason, reason_of
 from draftwire.session.shards import ShardProposal
-from draftwire.verifier.drafting import Drafted, Miss, MissReason
+from draftwire.verifier.drafter import Drafted, Miss, MissReason
 from draftwire.verifier.rank_client import RankClient
 from draftwire.verifier.request import ClientRequest
 from draftwire.wire.messages import ProposalPolicy

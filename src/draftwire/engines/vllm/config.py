@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from draftwire.errors import ConfigurationError
-from draftwire.session.staging import SlotPlan
+from draftwire.session.slot_buffers import SlotPlan
 from draftwire.transport.security import SECURITY, Security, contradiction, security_of
 from draftwire.transport.tcp import Address
 from draftwire.transport.tls import Tls, TlsFiles, parse_fingerprint

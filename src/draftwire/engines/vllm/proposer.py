@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwire.engines.vllm.batch_breaker import BatchBreaker
 from draftwire.engines.vllm.compatibility import require_vllm
 from draftwire.engines.vllm.config import KEY, WORKER, Options
-from draftwire.engines.vllm.ledger import Active, Ledger, Wish
 from draftwire.engines.vllm.metrics import Tally
-from draftwire.engines.vllm.pace import Pace
 from draftwire.engines.vllm.policy import GREEDY_BELOW, policy_of
+from draftwire.engines.vllm.speculation import ActiveRequest, ProposeRequest, SpeculationState
 from draftwire.engines.vllm.target import Target, describe
 from draftwire.errors import ConfigurationError, ProtocolError, TransportError
 from draftwire.transport.security import SECURITY
@@ -38,7 +38,7 @@ class Proposer:
         """Read the configuration; nothing is dialled yet."""
         require_vllm()
         self.options = Options.of(vllm_config)
-        self.ledger: Ledger | None = None
+        self.ledger: SpeculationState | None = None
         self._config = vllm_config
         self._runner: Any = None
 
@@ -47,7 +47,9 @@ class Proposer:
         self._runner = runner
         if decides:
             client = connect(self.options, describe(self._config), self._most_requests())
-            self.ledger = Ledger(client, Tally(), pace=Pace() if self.options.breaker else None)
+            self.ledger = SpeculationState(
+                client, Tally(), pace=BatchBreaker() if self.options.breaker else None
+            )
             self.ledger.tally.share(
                 self._config.instance_id, self._config.parallel_config.data_parallel_rank
             )
@@ -69,14 +71,14 @@ class Proposer:
         if self.ledger is None:
             return [[] for _ in names]
         wishes = [
-            Wish(name, policy, self._bound(name))
+            ProposeRequest(name, policy, self._bound(name))
             for row, (name, tokens) in enumerate(zip(names, sampled_token_ids, strict=True))
             if (policy := self._policy(name, tokens, int(num_tokens_no_spec[row]))) is not None
         ]
         drafts = self.ledger.propose(wishes, self.options.deadline)
         return [list(drafts.get(name, ())) for name in names]
 
-    def active(self, row: int) -> Active:
+    def active(self, row: int) -> ActiveRequest:
         """Return the request in a row of the present batch, with its session, made if need be."""
         ledger, batch = self.ledger, self._runner.input_batch
         assert ledger is not None

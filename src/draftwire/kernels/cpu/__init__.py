@@ -24,9 +24,9 @@ from draftwire.kernels.cpu import quantise_loops as cpu_quantise
 from draftwire.kernels.cpu import select_loops as cpu_select
 from draftwire.kernels.cpu import verify_loops as cpu_verify
 from draftwire.kernels.rows import QRow
-from draftwire.kernels.scratch import Scratch
+from draftwire.kernels.workspace import Workspace
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_VOCABULARY, TICKETS, WEIGHT_BITS, Layout
+from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, Layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ __all__ = ["audit", "draw", "prepare", "quantise", "target", "verify", "weights_
 
 _INFINITY_PATTERN: Final = 0x7FF << 52  # of binary64
 _SPAN: Final = 1 << 2 * WORD_BITS  # values of the first two words
-_scratch: Final = Scratch()
+_scratch: Final = Workspace()
 
 
 def quantise(
@@ -57,13 +57,13 @@ def quantise(
     largest = _largest(bits, maxima)
     if policy.temperature == 0:
         greedy = np.array([np.argmax(logits)])
-        return _row(policy, logits.size, greedy, np.array([TICKETS], np.int32), out)
+        return _row(policy, logits.size, greedy, np.array([TOTAL], np.int32), out)
     kept = _preselect(bits, maxima, policy)
     scored = logits if kept is None else logits[kept]
     weights = _scratch.take("weights", scored.size)
-    mass = cpu_quantise.weigh(scored, largest, 1.0 / policy.temperature, weights)
-    if policy.top_p < TICKETS:
-        needed = -(-policy.top_p * mass // TICKETS)  # Python integers: no overflow
+    mass = cpu_quantise.integer_weights(scored, largest, 1.0 / policy.temperature, weights)
+    if policy.top_p < TOTAL:
+        needed = -(-policy.top_p * mass // TOTAL)  # Python integers: no overflow
         end = cpu_select.heaviest_until(
             weights, needed, WEIGHT_BITS + 1, _scratch.take("left", weights.size)
         )
@@ -91,12 +91,12 @@ def draw(row: QRow, word: int) -> int:
     word: 24 bits. Law, for a uniform word: token v with probability counts[v] / 2^24 exactly.
     Errors: ArithmeticRefusalError OUT_OF_RANGE (word), INCONSISTENT_ALLOCATION (counts under 2^24).
     """
-    if not 0 <= word < TICKETS:
+    if not 0 <= word < TOTAL:
         raise ArithmeticRefusalError(RefusalCode.OUT_OF_RANGE, f"{word} is no 24-bit word")
-    at = cpu_quantise.first_above(row.counts, word)
+    at = cpu_quantise.sample_inverse_cdf(row.counts, word)
     if at < 0:
         raise ArithmeticRefusalError(
-            RefusalCode.INCONSISTENT_ALLOCATION, f"the counts do not sum to {TICKETS}"
+            RefusalCode.INCONSISTENT_ALLOCATION, f"the counts do not sum to {TOTAL}"
         )
     return at if row.ids is None else int(row.ids[at])
 
@@ -181,13 +181,13 @@ def prepare() -> None:
     logits = np.linspace(-3, 3, 400, dtype=np.float32)
     dense = ProposalPolicy(Layout.DENSE, 1, 1.0)
     whole = quantise(logits, dense)
-    nucleus = ProposalPolicy(Layout.SPARSE, 1, 1.0, support=2, top_p=TICKETS // 2)
+    nucleus = ProposalPolicy(Layout.SPARSE, 1, 1.0, support=2, top_p=TOTAL // 2)
     few = quantise(logits, nucleus)
     quantise(logits, ProposalPolicy(Layout.SPARSE, 1, 1.0, support=1))
     rows = np.stack([weights_of(-logits)] * 2)
     source = KeyedWords(RequestKey(0))
     for row in (whole, few):
-        token = draw(row, TICKETS - 1)  # the far end of q, where p has next to nothing: a rejection
+        token = draw(row, TOTAL - 1)  # the far end of q, where p has next to nothing: a rejection
         verify(rows, [token], [row], source, generation=1, round=1, first_position=0)
 
 
@@ -243,7 +243,7 @@ def _preselect(
     to w = 1, at d = -38 ln 2, A4 has a remainder r near 0 and is monotone.
     """
     count = policy.top_k
-    if not count and policy.top_p == TICKETS and not policy.min_p:
+    if not count and policy.top_p == TOTAL and not policy.min_p:
         count = policy.support
     if not 0 < count < bits.size:
         return None
@@ -275,7 +275,7 @@ def _allocate(weights: NDArray[np.int64], mass: int, counts: NDArray[np.int32]) 
     if 0 < left < positive:
         width = mass.bit_length()
         threshold, ties, equal = cpu_select.kth_largest(remainders, left, width, weights)
-        given = cpu_quantise.hand_out(counts, remainders, threshold, ties, equal)
+        given = cpu_quantise.assign_remainders(counts, remainders, threshold, ties, equal)
     if given != left:
         raise ArithmeticRefusalError(
             RefusalCode.INCONSISTENT_ALLOCATION, f"{left} tickets left over, {given} handed out"
@@ -346,7 +346,7 @@ def _accept(
     if weight == 0:
         return False
     if _in_range(total):
-        threshold = weight * (float(TICKETS) * _SPAN) / (count * total)
+        threshold = weight * (float(TOTAL) * _SPAN) / (count * total)
         margin = threshold * cpu_verify.bound_of(row.size)
         if threshold - margin >= _SPAN:
             return True
@@ -365,14 +365,14 @@ def _correction(
     """A19, in binary64 where the bound allows."""
     if _in_range(total):
         residual = _scratch.take("residual", row.size, np.float64)
-        scale = TICKETS / total
+        scale = TOTAL / total
         if q.ids is None:
             cpu_verify.residual_dense(row, scale, q.counts, residual)
         else:
             cpu_verify.residual_sparse(row, scale, q.ids, q.counts, residual)
         sums = np.empty(-(-row.size // cpu_verify.BLOCK))
         left = cpu_verify.block_sums(residual, sums)
-        slack = TICKETS * cpu_verify.bound_of(row.size)
+        slack = TOTAL * cpu_verify.bound_of(row.size)
         first = _first(list(islice(source.words(address), 2)))
         token = cpu_verify.find(residual, sums, left, first, slack)
         if token != cpu_verify.UNDECIDED:

@@ -31,7 +31,7 @@ from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.kernels.philox import domain_of, first_of, philox_words, step_of
 from draftwire.kernels.rows import QRow
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 
 Array = NDArray[Any]
 _WORD_MASK = (1 << WORD_BITS) - 1
@@ -84,7 +84,7 @@ class NumpyBackend:
             status[index] = _row_status(row)
             if status[index] == RowStatus.OK:
                 largest = float(row.max())
-                cpu_quantise.weigh(row, largest, 1.0 / temperature, weights[index])
+                cpu_quantise.integer_weights(row, largest, 1.0 / temperature, weights[index])
         return weights, status
 
     def top_k(self, logits: Array, ids: Array, k: int) -> tuple[Array, Array]:
@@ -122,7 +122,7 @@ class NumpyBackend:
         """The token of each word (A16)."""
         tokens = np.full(len(words), NO_TOKEN, np.int64)
         for index, word in enumerate(words.tolist()):
-            at = cpu_quantise.first_above(q.counts[index], word)
+            at = cpu_quantise.sample_inverse_cdf(q.counts[index], word)
             if at >= 0:
                 tokens[index] = at if q.ids is None else q.ids[index, at]
         return tokens
@@ -143,7 +143,7 @@ class NumpyBackend:
         for index, row in enumerate(logits):
             if _row_status(row) is RowStatus.OK:
                 _, _, mass[index] = _residual(row, _row_of(q, (index,)))
-        return mass / TICKETS
+        return mass / TOTAL
 
     def correction(self, logits: Array, q: QRows[Array], first: Array) -> Drawn[Array]:
         """A token from the residual (A19)."""
@@ -151,7 +151,7 @@ class NumpyBackend:
             np.full(len(logits), NO_TOKEN, np.int64),
             np.array([_row_status(row) for row in logits], np.int32),
         )
-        slack = TICKETS * cpu_verify.bound_of(logits.shape[1])
+        slack = TOTAL * cpu_verify.bound_of(logits.shape[1])
         for index in np.flatnonzero(made.status == RowStatus.OK):
             values, sums, mass = _residual(logits[index], _row_of(q, (index,)))
             token = cpu_verify.find(values, sums, mass, int(first[index]), slack)
@@ -239,7 +239,7 @@ def _residual(row: Array, q: QRow) -> tuple[NDArray[np.float64], NDArray[np.floa
     weights = _weights(row)
     values = np.empty(row.size)
     sums = np.empty(-(-row.size // cpu_verify.BLOCK))
-    scale = TICKETS / cpu_verify.block_sums(weights, sums)
+    scale = TOTAL / cpu_verify.block_sums(weights, sums)
     if q.ids is None:
         cpu_verify.residual_dense(weights, scale, q.counts, values)
     else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from draftwire.exact import quantise as exact
-from draftwire.kernels.compiled import compiled
+from draftwire.kernels.jit import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,7 @@ _TWO52_BITS: Final = 0x433 << 52  # the binary64 pattern of 2^52
 _MANTISSA: Final = (1 << 52) - 1
 _EXPONENT_BIAS: Final = 1023
 
-BLOCK: Final = 128  # entries a block, of :func:`block_maxima` and of :func:`first_above`
+BLOCK: Final = 128  # entries a block, of :func:`block_maxima` and of :func:`sample_inverse_cdf`
 KEY_OFFSET: Final = 1 << 31  # makes a key non-negative
 _SIGNLESS: Final = 0x7FFFFFFF
 KEY_INFINITY: Final = 0x7F800000  # the key of +infinity; a NaN with a clear sign lies above it
@@ -61,7 +61,7 @@ def block_maxima(bits: NDArray[np.int32], maxima: NDArray[np.int32]) -> tuple[in
 
 
 @compiled
-def weigh(
+def integer_weights(
     logits: NDArray[np.float32], largest: float, inverse: float, weights: NDArray[np.int64]
 ) -> int:
     """Integer weights of ``logits`` into ``weights`` (A2-A4); returns their sum.
@@ -130,7 +130,7 @@ def share(
 
 
 @compiled
-def hand_out(
+def assign_remainders(
     counts: NDArray[np.int32], remainders: NDArray[np.int64], threshold: int, ties: int, equal: int
 ) -> int:
     """One more ticket for every remainder above ``threshold`` and the first ``ties`` at it (A9).
@@ -210,7 +210,7 @@ def cut(weights: NDArray[np.int64], threshold: int, ties: int) -> int:
 
 
 @compiled
-def first_above(counts: NDArray[np.int32], word: int) -> int:
+def sample_inverse_cdf(counts: NDArray[np.int32], word: int) -> int:
     """The first index whose cumulative count is above ``word``; -1 where there is none (A16).
 
     Both loops have bounds that the row's width alone decides: how long a draw takes says nothing

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from draftwire.kernels.compiled import compiled
+from draftwire.kernels.jit import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

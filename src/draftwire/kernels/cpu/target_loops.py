@@ -8,7 +8,7 @@ import numpy as np
 
 from draftwire.exact import quantise as exact
 from draftwire.kernels.backend import P_CUTOFF
-from draftwire.kernels.compiled import compiled
+from draftwire.kernels.jit import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from draftwire.kernels.compiled import compiled
+from draftwire.kernels.jit import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from draftwire.kernels.compiled import compiled
 from draftwire.kernels.cpu.quantise_loops import (
     KEY_INFINITY,
     KEY_MINUS_INFINITY,
     KEY_OFFSET,
-    first_above,
+    integer_weights,
+    sample_inverse_cdf,
     share,
-    weigh,
 )
 from draftwire.kernels.cpu.select_loops import first_of_threshold, kth_largest
 from draftwire.kernels.cpu.verify_loops import BLOCK, UNDECIDED, block_sums
+from draftwire.kernels.jit import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,7 +87,7 @@ def weigh_rows(
         if status[row] != 0:
             weights[row, :] = 0
         else:
-            weigh(logits[row], np.float64(largest[row]), inverse, weights[row])
+            integer_weights(logits[row], np.float64(largest[row]), inverse, weights[row])
 
 
 @compiled
@@ -245,7 +245,9 @@ def find_tickets(
 ) -> None:
     """The place that holds each row's ticket (A16), into out (N,); -1 where the offset is < 0."""
     for row in range(counts.shape[0]):
-        at = first_above(counts[row], max(offsets[row], 0))  # whoever holds the token (law 4)
+        at = sample_inverse_cdf(
+            counts[row], max(offsets[row], 0)
+        )  # whoever holds the token (law 4)
         out[row] = -1 if offsets[row] < 0 else at
 
 

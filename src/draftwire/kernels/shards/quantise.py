@@ -28,7 +28,7 @@ from draftwire.kernels.shards.shard import (
     total,
 )
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, WEIGHT_BITS, Layout
+from draftwire.wire.registry import TOTAL, WEIGHT_BITS, Layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +62,7 @@ def quantise(shard: Shard, logits: NDArray[np.float32], policy: ProposalPolicy) 
         yield from _restrict(shard, keys, weights, policy)
         counts = yield from _allocate(shard, weights, status)
     masses = (yield from gather(counts.sum(axis=1, dtype=np.int64))).T
-    wrong = (status == OK) & (masses.sum(axis=1) != TICKETS)
+    wrong = (status == OK) & (masses.sum(axis=1) != TOTAL)
     status[wrong] = status_of(RefusalCode.INCONSISTENT_ALLOCATION)
     return ShardRows(shard, counts, np.ascontiguousarray(masses), status)
 
@@ -175,7 +175,7 @@ def _greedy(
     first = -(yield from maximum(np.where(at < 0, -shard.vocab_size, -(at + shard.begin))))
     counts = np.zeros(keys.shape, np.int32)
     own = np.flatnonzero((status == OK) & (first >= shard.begin) & (first < shard.end))
-    counts[own, first[own] - shard.begin] = TICKETS
+    counts[own, first[own] - shard.begin] = TOTAL
     return counts
 
 
@@ -186,7 +186,7 @@ def _restrict(
     if 0 < policy.top_k < shard.vocab_size:
         cut = yield from largest_kept(shard, keys, policy.top_k, _KEY_BITS)
         loops.keep_rows(weights, keys, *cut)
-    if policy.top_p < TICKETS:
+    if policy.top_p < TOTAL:
         needed = nucleus_mass((yield from total(weights.sum(axis=1))), policy.top_p)
         cut_off = yield from descend(weights, needed, WEIGHT_BITS + 1, by_mass=True)
         thresholds, left = cut_off
@@ -202,7 +202,7 @@ def _restrict(
 
 def nucleus_mass(masses: Integers, top_p: int) -> Integers:
     """ceil(top_p * W / 2^24); W is at most 2^62, so the product is taken in two halves."""
-    upper, lower = masses >> 24, masses & (TICKETS - 1)
+    upper, lower = masses >> 24, masses & (TOTAL - 1)
     needed: Integers = upper * top_p + -(-(lower * top_p) >> 24)
     return needed
 
@@ -215,7 +215,7 @@ def _allocate(shard: Shard, weights: Integers, status: Integers) -> Steps[NDArra
     facts = np.empty((len(weights), 2), np.int64)
     loops.share_rows(weights, masses, counts, remainders, facts)
     shared, positive = (yield from total(facts)).T
-    left = np.where(status == OK, TICKETS - shared, 0)
+    left = np.where(status == OK, TOTAL - shared, 0)
     bad = (left < 0) | (left >= np.maximum(positive, 1))
     status[bad & (status == OK)] = status_of(RefusalCode.INCONSISTENT_ALLOCATION)
     width = WEIGHT_BITS + shard.vocab_size.bit_length()  # a remainder is below W, fixed by V
@@ -230,7 +230,7 @@ def _tickets(rows: ShardRows, words: Integers | None) -> Integers:
     """The leader's plan: (shard, ticket inside it) of each row, -1 where the row is refused."""
     if words is None or words.shape != rows.status.shape:
         raise ArithmeticRefusalError(RefusalCode.OUT_OF_RANGE, "the leader draws one word a row")
-    if ((words < 0) | (words >= TICKETS)).any():
+    if ((words < 0) | (words >= TOTAL)).any():
         raise ArithmeticRefusalError(RefusalCode.OUT_OF_RANGE, "a word has 24 bits")
     starts = before(rows.masses)
     # Equal edges pass over a shard without tickets.

@@ -17,7 +17,7 @@ from draftwire.kernels.cpu.quantise_loops import KEY_MINUS_INFINITY, KEY_OFFSET
 from draftwire.kernels.shards import loops
 from draftwire.kernels.shards.quantise import descend, largest_kept, nucleus_mass, share_ties
 from draftwire.kernels.shards.shard import Integers, Shard, Steps, maximum, total
-from draftwire.wire.registry import TICKETS, WEIGHT_BITS
+from draftwire.wire.registry import TOTAL, WEIGHT_BITS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,7 +72,7 @@ def keep_top_p(
     weights = np.empty(scores.shape, np.int64)
     loops.weigh_rows(np.ascontiguousarray(scores), tops, bad.astype(np.int64), 1.0, weights)
     whole = yield from total(weights.sum(axis=1))
-    tickets = min(max(round(top_p * TICKETS), 1), TICKETS)
+    tickets = min(max(round(top_p * TOTAL), 1), TOTAL)
     needed = nucleus_mass(whole, tickets)
     thresholds, left = yield from descend(weights, needed, WEIGHT_BITS + 1, by_mass=True)
     wanted = -(-left // np.maximum(thresholds, 1))

@@ -2,8 +2,9 @@
 
 Sums are binary64 with the bound of :mod:`draftwire.kernels.cpu.verify_loops`: no term passes
 through more additions than there, and one more for each shard, so a row of V ids over n shards has
-the bound of V + 512 n ids. What falls inside the bound is decided from exact integers. Verdicts therefore equal
-those of :mod:`draftwire.kernels.cpu` and :mod:`draftwire.exact` on the whole rows, bit for bit.
+the bound of V + 512 n ids. What falls inside the bound is decided from exact integers. Verdicts
+therefore equal those of :mod:`draftwire.kernels.cpu` and :mod:`draftwire.exact` on the whole rows,
+bit for bit.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from draftwire.kernels.shards.shard import (
     raise_refusal,
     status_of,
 )
-from draftwire.wire.registry import TICKETS
+from draftwire.wire.registry import TOTAL
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -246,7 +247,7 @@ class _Judge:
         if scale == 0 or not whole > 0:  # out of the range that binary64 decides in
             return [-1.0] * 6
         first = self._first(request, index, self._domain(index))
-        slack = self.bound * (whole if index == self.depth else TICKETS)
+        slack = self.bound * (whole if index == self.depth else TOTAL)
         low = first / _SPAN * (whole - slack)
         high = (first + 1) / _SPAN * (whole + slack)
         middle = first / _SPAN * whole
@@ -319,7 +320,7 @@ class _Acceptance:
     def exactly(self, request: int, index: int, mass: int) -> bool:
         """A18 on the exact sum of the row, a whole number of 2^-1074."""
         weight = shards_exact.integers(self._weights[request, index : index + 1])[0]
-        ours, theirs = weight * TICKETS, int(self._counts[request, index]) * mass
+        ours, theirs = weight * TOTAL, int(self._counts[request, index]) * mass
         if ours == 0 or ours >= theirs:
             return ours > 0
         judge = self._judge
@@ -335,7 +336,7 @@ class _Acceptance:
         if not _in_range(total):
             return None
         count = int(self._counts[request, index])
-        threshold = weight * (float(TICKETS) * _SPAN) / (count * total)
+        threshold = weight * (float(TOTAL) * _SPAN) / (count * total)
         margin = threshold * self._judge.bound
         if threshold - margin >= _SPAN:
             return True
@@ -358,7 +359,7 @@ class _Acceptance:
         total = float(self._totals[request, index])
         if not _in_range(total):
             return 0.0
-        return 1.0 if index == self._judge.depth else TICKETS / total
+        return 1.0 if index == self._judge.depth else TOTAL / total
 
 
 def _in_range(total: float) -> bool:

@@ -25,7 +25,7 @@ from draftwire.kernels.backend import (
 )
 from draftwire.kernels.torch.quantise import row_status
 from draftwire.kernels.torch.verify import SPAN, check_round, lookup
-from draftwire.wire.registry import TICKETS
+from draftwire.wire.registry import TOTAL
 
 _BLOCK: Final = 512  # terms a block of a sum
 _CLEAR: Final = 2.0**-100  # a binary32 probability above it has met no subnormal
@@ -104,7 +104,7 @@ class _Work:
             torch.softmax(logits.to(torch.float32), 0, out=self._binary32)
             p = float(self._binary32[token])  # NaN in a row that is refused
             if p > _CLEAR:
-                sure = _decide(p * (TICKETS * SPAN) / count, self._first, first)
+                sure = _decide(p * (TOTAL * SPAN) / count, self._first, first)
                 if sure is not None:
                     return sure
         largest, status = self._weigh(logits)
@@ -115,7 +115,7 @@ class _Work:
         if weight == 0:
             return False
         mass = float(self._row.sum())
-        sure = _decide(weight * (TICKETS * SPAN) / (count * mass), self._bound, first)
+        sure = _decide(weight * (TOTAL * SPAN) / (count * mass), self._bound, first)
         return RowStatus.UNDECIDED if sure is None else sure
 
     def draw(self, logits: Tensor, q: QRows[Tensor] | None, first: int) -> tuple[int, RowStatus]:
@@ -123,7 +123,7 @@ class _Work:
         _, status = self._weigh(logits)
         if status is not RowStatus.OK:
             return NO_TOKEN, status
-        row = self._row.mul_(TICKETS / float(self._row.sum()))
+        row = self._row.mul_(TOTAL / float(self._row.sum()))
         if q is not None and q.ids is None:
             row.sub_(q.counts).clamp_(min=0.0)
         elif q is not None and q.ids is not None:
@@ -137,7 +137,7 @@ class _Work:
         return self._find(sums, total, first)
 
     def _find(self, sums: Tensor, total: float, first: int) -> tuple[int, RowStatus]:
-        slack = TICKETS * self._bound
+        slack = TOTAL * self._bound
         unit = first / SPAN
         middle = unit * total
         block = min(int((sums.cumsum(0) <= middle).sum()), len(sums) - 1)

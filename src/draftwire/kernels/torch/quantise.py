@@ -16,7 +16,7 @@ from draftwire.exact import quantise as exact
 from draftwire.kernels.backend import PAD_ID, QRows, RowStatus
 from draftwire.kernels.torch.select import chosen, compact, threshold_of
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_VOCABULARY, TICKETS, WEIGHT_BITS, Layout
+from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, Layout
 
 TICKET_BITS: Final = 24
 _BIAS: Final = 1023
@@ -100,8 +100,8 @@ def _nucleus(weights: Tensor, top_p: int) -> Tensor:
     """Zero the weights behind the shortest prefix that has the mass (A6)."""
     mass = weights.sum(1)
     # ceil(P * W / 2^24) with W split in 24 bits below and 38 above, so that no product overflows.
-    upper, lower = mass >> TICKET_BITS, mass & (TICKETS - 1)
-    needed = upper * top_p + ((lower * top_p + TICKETS - 1) >> TICKET_BITS)
+    upper, lower = mass >> TICKET_BITS, mass & (TOTAL - 1)
+    needed = upper * top_p + ((lower * top_p + TOTAL - 1) >> TICKET_BITS)
     return weights * chosen(weights, *threshold_of(weights, needed, _WEIGHT_WIDTH, by_mass=True))
 
 
@@ -114,19 +114,19 @@ def allocate(weights: Tensor) -> tuple[Tensor, Tensor]:
     some = (mass > 0).to(torch.int64)
     mass = mass.clamp(min=1)
     # The estimate is wrong by one at most (cpu_quantise.share); the remainder tells which way.
-    ratio = torch.reciprocal(mass.to(torch.float64)).mul_(float(TICKETS))
+    ratio = torch.reciprocal(mass.to(torch.float64)).mul_(float(TOTAL))
     counts = weights.to(torch.float64).mul_(ratio).floor_().to(torch.int64)
     remainders = (weights << TICKET_BITS).sub_(counts * mass)
     low, high = remainders < 0, remainders >= mass
     remainders.add_(low * mass).sub_(high * mass)
     counts.add_(high.to(torch.int64)).sub_(low.to(torch.int64))
-    left = (TICKETS - counts.sum(1, keepdim=True)) * some
+    left = (TOTAL - counts.sum(1, keepdim=True)) * some
     positive = (weights > 0).sum(1, keepdim=True)
     wrong = (left < 0) | (left >= positive.clamp(min=1))
     left = left.masked_fill(wrong, 0)[:, 0]
     one = chosen(remainders, *threshold_of(remainders, left, _REMAINDER_WIDTH))
     counts.add_(one & (left > 0)[:, None])
-    wrong = wrong | (counts.sum(1, keepdim=True) != TICKETS * some)
+    wrong = wrong | (counts.sum(1, keepdim=True) != TOTAL * some)
     return counts.to(torch.int32), wrong[:, 0]
 
 
@@ -135,7 +135,7 @@ def _greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
     _, status = row_status(logits)
     best = logits.to(torch.float32) == logits.amax(-1, keepdim=True).to(torch.float32)
     first = best & (best.cumsum(1, dtype=torch.int32) == 1)
-    return (first & (status == 0)[:, None]).to(torch.int32).mul_(TICKETS), status
+    return (first & (status == 0)[:, None]).to(torch.int32).mul_(TOTAL), status
 
 
 def quantise(logits: Tensor, policy: ProposalPolicy) -> tuple[QRows[Tensor], Tensor]:
@@ -148,7 +148,7 @@ def quantise(logits: Tensor, policy: ProposalPolicy) -> tuple[QRows[Tensor], Ten
         weights, status = integer_weights(logits, policy.temperature)
         if policy.top_k:
             weights = _largest(logits, weights, policy.top_k)
-        if policy.top_p < TICKETS:
+        if policy.top_p < TOTAL:
             weights = _nucleus(weights, policy.top_p)
         if policy.min_p:
             weights = weights * (weights >= policy.min_p << (WEIGHT_BITS - 24))
@@ -172,7 +172,7 @@ def top_k(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
     real = ids != PAD_ID
     keys = order_keys(logits, real)
     # 33 bits of order beside 24 of id, the id turned round so that the lowest is the largest.
-    composite = (keys << TICKET_BITS) | ((TICKETS - 1) - ids.to(torch.int64)).mul_(real)
+    composite = (keys << TICKET_BITS) | ((TOTAL - 1) - ids.to(torch.int64)).mul_(real)
     best, at = composite.topk(k, dim=1, largest=True, sorted=True)
     found = best > 0
     kept = logits.to(torch.float32).gather(1, at).masked_fill_(~found, -torch.inf)

@@ -24,7 +24,7 @@ from draftwire.kernels.backend import (
     bound_of,
 )
 from draftwire.kernels.torch.quantise import check_logits, exp64, row_status
-from draftwire.wire.registry import TICKETS
+from draftwire.wire.registry import TOTAL
 
 SPAN: Final = 1 << 48  # values of the first two words
 
@@ -57,7 +57,7 @@ def _residual(logits: Tensor, q: QRows[Tensor], keep: Tensor) -> tuple[Tensor, T
     """max(p - keep * q, 0) in tickets, float64 (N, V), and the status. keep: 1 or 0 a row."""
     largest, status = row_status(logits)
     weights = _weights(logits, largest)
-    scale = TICKETS / weights.sum(1, keepdim=True)
+    scale = TOTAL / weights.sum(1, keepdim=True)
     weights.mul_(scale)
     counts = q.counts * keep[:, None]
     if q.ids is None:
@@ -72,7 +72,7 @@ def residual_mass(logits: Tensor, q: QRows[Tensor]) -> Tensor:
     """sum(max(p - q, 0)) of each row; see ``Backend.residual_mass``."""
     check_logits(logits, 2)
     values, status = _residual(logits, q, torch.ones_like(logits[:, 0], dtype=torch.int32))
-    return (values.sum(1) / TICKETS).masked_fill(status != 0, torch.nan)
+    return (values.sum(1) / TOTAL).masked_fill(status != 0, torch.nan)
 
 
 def find(values: Tensor, first: Tensor, status: Tensor, rejected: Tensor) -> Drawn[Tensor]:
@@ -81,7 +81,7 @@ def find(values: Tensor, first: Tensor, status: Tensor, rejected: Tensor) -> Dra
     values: tickets, float64 (N, V), the true ones summing to 2^24 at most; first: int64 (N,);
     status: of the rows; rejected: bool (N,), no mass is then ZERO_RESIDUAL.
     """
-    slack = TICKETS * bound_of(values.shape[1])
+    slack = TOTAL * bound_of(values.shape[1])
     cumulative = values.cumsum(1)
     total = cumulative[:, -1]
     unit = first.to(torch.float64) * 2.0**-48  # exact, and so is the next one up
@@ -112,7 +112,7 @@ def target(logits: Tensor, first: Tensor) -> Drawn[Tensor]:
     check_logits(logits, 2)
     largest, status = row_status(logits)
     weights = _weights(logits, largest)
-    weights.mul_(TICKETS / weights.sum(1, keepdim=True))
+    weights.mul_(TOTAL / weights.sum(1, keepdim=True))
     return find(weights, first, status, torch.zeros_like(first, dtype=torch.bool))
 
 
@@ -134,7 +134,7 @@ def _judge(
     score = rows.gather(2, at[..., None])[..., 0].to(torch.float64)
     d = score - largest
     weight = exp64(d.clamp(min=P_CUTOFF, max=0.0)).mul_(d >= P_CUTOFF)
-    threshold = weight * float(TICKETS * SPAN) / (count.clamp(min=1) * sums)
+    threshold = weight * float(TOTAL * SPAN) / (count.clamp(min=1) * sums)
     margin = threshold * bound_of(size)
     yes = (threshold - margin >= SPAN) | (u + 1 <= threshold - margin)
     # first = 0 never surely rejects a weight above zero, even where the threshold underflows.

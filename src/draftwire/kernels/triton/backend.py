@@ -20,12 +20,12 @@ from draftwire.kernels.torch.verify import check_round
 from draftwire.kernels.triton import quantise as q_kernels
 from draftwire.kernels.triton import verify as p_kernels
 from draftwire.kernels.triton.draw import Drawing, support_spread
+from draftwire.kernels.triton.integer_weights import Weighing, compact, greedy
 from draftwire.kernels.triton.philox import philox_kernel
 from draftwire.kernels.triton.tiles import Cut, Tiling, launch
 from draftwire.kernels.triton.top_k import top_k_kernel
-from draftwire.kernels.triton.weigh import Weighing, compact, greedy
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TICKETS, Layout
+from draftwire.wire.registry import TOTAL, Layout
 
 _PHILOX_ROWS = 128
 
@@ -147,7 +147,7 @@ class TritonBackend(TorchArrays):
     def residual_mass(self, logits: Tensor, q: QRows[Tensor]) -> Tensor:
         """sum(max(p - q, 0)) of each row (A19)."""
         drawing = self._plain(logits, q)
-        return (drawing.sums.sum(1) / TICKETS).masked_fill(drawing.statuses != 0, torch.nan)
+        return (drawing.sums.sum(1) / TOTAL).masked_fill(drawing.statuses != 0, torch.nan)
 
     def correction(self, logits: Tensor, q: QRows[Tensor], first: Tensor) -> Drawn[Tensor]:
         """A token from the residual (A19)."""

@@ -1,0 +1,113 @@
+"""What the leader tells the other ranks to do next: one number for what, then whole numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from draftwire.errors import TransportError
+from draftwire.kernels.shards.shard import Collective, Integers
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+POLICY_NUMBERS: Final = 7
+
+
+class DivergedError(TransportError):
+    """A rank holds another text than the leader: nothing more may come out of this group."""
+
+
+class Command(IntEnum):
+    """Everything that a leader may ask of the others."""
+
+    STOP = 0
+    OPEN = 1
+    CLOSE = 2
+    REWIND = 3
+    PROPOSE = 4
+    SCORE = 5
+    VERIFY = 6
+    PROPOSE_SHARDS = 7
+    LINK_OPEN = 8
+    LINK_ASK = 9
+    LINK_SKIP = 10
+    LINK_END = 11
+
+
+LINK_ORDERS: Final = frozenset(
+    {Command.LINK_OPEN, Command.LINK_ASK, Command.LINK_SKIP, Command.LINK_END}
+)
+
+
+def tell(group: Collective, order: Command, numbers: Sequence[int] | Integers = ()) -> None:
+    """As the leader: give an order; returns when it is on its way."""
+    payload = np.asarray(numbers, np.int64)
+    group.broadcast(np.array([order, payload.size], np.int64))
+    if payload.size:
+        group.broadcast(payload)
+
+
+def hear(group: Collective) -> tuple[Command, Integers]:
+    """As any other rank: wait for the next order, for as long as the leader lives."""
+    kind, size = group.broadcast(np.zeros(2, np.int64)).tolist()
+    payload = np.zeros(size, np.int64)
+    return Command(kind), group.broadcast(payload) if size else payload
+
+
+def bits_of(number: float) -> int:
+    """A binary64 number as the int64 of the same bits."""
+    return int(np.float64(number).view(np.int64))
+
+
+def number_of(bits: int) -> float:
+    """The binary64 number of :func:`bits_of`."""
+    return float(np.int64(bits).view(np.float64))
+
+
+def numbers_of(policy: ProposalPolicy) -> list[int]:
+    """A policy as POLICY_NUMBERS whole numbers."""
+    numbers = [policy.layout, policy.depth, bits_of(policy.temperature)]
+    return [*numbers, policy.top_k, policy.top_p, policy.min_p, policy.support]
+
+
+def policy_of(numbers: Sequence[int]) -> ProposalPolicy:
+    """The policy of :func:`numbers_of`."""
+    layout, depth, temperature, top_k, top_p, min_p, support = numbers
+    return ProposalPolicy(
+        Layout(layout),
+        depth,
+        number_of(temperature),
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        support=support,
+    )
+
+
+def packed(counts: NDArray[np.int32]) -> Integers:
+    """Counts two to a number, so that they cross at the size that they have."""
+    flat = counts.reshape(-1)
+    return np.append(flat, np.zeros(flat.size % 2, np.int32)).view(np.int64)
+
+
+def unpacked(numbers: Integers, shape: tuple[int, ...]) -> NDArray[np.int32]:
+    """The counts of :func:`packed`."""
+    flat = np.ascontiguousarray(numbers).view(np.int32)
+    return flat[: math.prod(shape)].reshape(shape)
+
+
+def signed(identifier: int) -> int:
+    """A u64 as the int64 of the same bits."""
+    return identifier - (1 << 64) if identifier >> 63 else identifier
+
+
+def unsigned(number: int) -> int:
+    """The u64 of :func:`signed`."""
+    return number % (1 << 64)

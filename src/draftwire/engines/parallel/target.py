@@ -1,0 +1,362 @@
+"""A target over ranks: the leader owns the deadline, acceptance and fallback of every round (A29).
+
+The leader runs :class:`RankedGeneration` over an ordinary drafter connection; every other rank runs
+:func:`follow_verifying`. The leader alone hears from the drafter and from its clock, so whether a
+round has a proposal is one decision; q goes to the other ranks only once it is whole and validated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftwire.engines.parallel.columns import ModelColumns
+from draftwire.engines.parallel.commands import (
+    LINK_ORDERS,
+    Command,
+    DivergedError,
+    hear,
+    packed,
+    tell,
+    unpacked,
+)
+from draftwire.engines.parallel.links import EVERY, LinkedRequest, LinkFollower, RankLinks
+from draftwire.engines.parallel.scores import (
+    OPEN_NUMBERS,
+    RankedRequest,
+    open_numbers,
+    opened,
+    score,
+)
+from draftwire.errors import ConfigurationError
+from draftwire.exact.verify import Verdict
+from draftwire.exact.words import Domain, WordSource
+from draftwire.kernels import cpu
+from draftwire.kernels.rows import QRow
+from draftwire.kernels.shards import shard as shards
+from draftwire.kernels.shards.requests import verify_owned
+from draftwire.kernels.shards.shard import Collective, Integers, Shard, Steps, drive
+from draftwire.kernels.shards.verify import Place, Rounds, ShardVerdicts, verify
+from draftwire.rows.shards import ShardDraft
+from draftwire.session.proposal import Proposal
+from draftwire.session.shards import ShardProposal
+from draftwire.verifier.drafter import Drafter, DraftRequest
+from draftwire.verifier.generate import Emission, Generation, Kind
+from draftwire.verifier.parallelism import Ownership
+from draftwire.verifier.sampling import Sampling
+from draftwire.verifier.stop import Decode
+from draftwire.wire.messages import ProposalPolicy
+
+
+class RankedTargetEngine:
+    """The leader's target: it scores its own columns, and has every rank score theirs.
+
+    Implements :class:`draftwire.verifier.engine.TargetEngine`; use it with
+    :class:`RankedGeneration`. ownership: who judges a request. Vocabulary-sharded, every rank has
+    its columns, and processors other than penalties, temperature, top-k, top-p and min-p are
+    refused; request-sharded, one rank has whole rows, and any processor will do.
+    """
+
+    def __init__(
+        self,
+        group: Collective,
+        columns: ModelColumns,
+        ownership: Ownership = Ownership.VOCABULARY,
+    ) -> None:
+        """Lead a group whose other ranks follow. Raises ConfigurationError on any other rank."""
+        if group.rank != shards.LEADER:
+            raise ConfigurationError(f"rank {group.rank} follows, it does not lead")
+        self.group = group
+        self.columns = columns
+        self.ownership = ownership
+        self.vocab_size = columns.vocab_size
+        self.max_context = columns.max_context
+        self.identity = columns.identity
+        self.tokenizer_hash = columns.tokenizer_hash
+        self.id_map_hash = columns.id_map_hash
+        self.end_tokens = columns.end_tokens
+        self._opened = 0
+
+    def open(self, prompt: Sequence[int], sampling: Sampling) -> RankedRequest:
+        """Begin a request on every rank. Raises ConfigurationError."""
+        number, numbers = self._opened + 1, open_numbers(sampling, self.ownership)
+        request = opened(self.columns, number, numbers, prompt)  # first: it may refuse
+        self._opened = number
+        tell(self.group, Command.OPEN, [number, *numbers, *prompt])
+        return request
+
+    def score(
+        self, context: RankedRequest, committed: Sequence[int], drafts: Sequence[int]
+    ) -> NDArray[np.float64]:
+        """What the leader has of p at K + 1 positions; the other ranks keep theirs.
+
+        Returns binary64 (K + 1, n): its columns, on one scale over all ranks; whole rows of a
+        request that it owns alone; or no columns.
+        """
+        base = len(context.committed)
+        tail = list(committed[base:])
+        tell(self.group, Command.SCORE, [context.number, base, len(tail), *tail, *drafts])
+        context.committed += tail
+        context.pending = []
+        return drive(self.group, score(self.columns, context, drafts))
+
+    def judge(
+        self,
+        context: RankedRequest,
+        rows: NDArray[np.float64],
+        proposal: Proposal | None,
+        place: Place,
+        source: WordSource,
+        link: int = 0,
+    ) -> Verdict:
+        """Decide a round on every rank at once; without a proposal one token is drawn from p.
+
+        link: the number that the ranks know the request's links by, where there are such; each
+        rank then has what it needs of the proposal, and no q crosses between them.
+        """
+        shard = self.columns.shard
+        tokens = () if proposal is None else proposal.tokens
+        depth = len(tokens)
+        where = [place.generation, place.round, place.first_position]
+        head = np.array([context.number, *where, depth, link, *tokens], np.int64)
+        counts = _counts(shard, proposal)
+        sent = head if link else np.concatenate([head, packed(counts)])
+        tell(self.group, Command.VERIFY, sent)
+        steps = _judge(shard, context, rows, tokens, counts, place, source)
+        return drive(self.group, steps).verdict(0, depth)
+
+    def close(self, context: RankedRequest) -> None:
+        """Free the request on every rank, and tell what of the last round its text ends with."""
+        base = len(context.committed)
+        tell(self.group, Command.CLOSE, [context.number, base, *context.pending])
+        context.committed += context.pending
+        context.sequence.rewind(0)
+
+    def stop(self) -> None:
+        """Let the other ranks end."""
+        tell(self.group, Command.STOP)
+
+
+class RankedGeneration(Generation[RankedRequest]):
+    """The round loop over ranks: everything but the judging is the ordinary loop, on the leader.
+
+    target: a :class:`RankedTargetEngine`. Links of ranks bring shards to a vocabulary-sharded one,
+    and whole q's to a request-sharded one (ConfigurationError).
+    """
+
+    def __init__(
+        self,
+        target: RankedTargetEngine,
+        drafter: Drafter | None,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        policy: ProposalPolicy | None,
+        *,
+        decode: Decode | None = None,
+        on_emission: Callable[[Emission], None] | None = None,
+    ) -> None:
+        """See :func:`draftwire.verifier.generate.generate`."""
+        requests = target.ownership is Ownership.REQUESTS
+        if isinstance(drafter, RankLinks) and drafter.whole is not requests:
+            raise ConfigurationError(
+                f"a {target.ownership.value} target judges {'whole' if requests else 'shards of'}"
+                f" q's, and its links bring {'shards' if requests else 'whole ones'}: make its"
+                f" clients {'without' if requests else 'with'} a shard"
+            )
+        super().__init__(
+            target, drafter, prompt, sampling, policy, decode=decode, on_emission=on_emission
+        )
+
+    def _begin_drafting(
+        self, drafter: Drafter, context: RankedRequest, prompt: Sequence[int], proposal_key: int
+    ) -> DraftRequest:
+        if not isinstance(drafter, RankLinks):
+            return drafter.open(prompt, proposal_key)
+        return drafter.open(prompt, proposal_key, context.owner if drafter.whole else EVERY)
+
+    def _draw_target_only(self, rows: NDArray[np.float64]) -> int:
+        return self._judged(rows, None).token
+
+    def _verify(
+        self, rows: NDArray[np.float64], proposal: Proposal
+    ) -> tuple[list[int], list[Kind]]:
+        verdict = self._judged(rows, proposal)
+        last = Kind.BONUS if verdict.outcome == "bonus" else Kind.CORRECTED
+        tokens = [*proposal.tokens[: verdict.accepted], verdict.token]
+        return tokens, [*[Kind.ACCEPTED] * verdict.accepted, last]
+
+    def _judged(self, rows: NDArray[np.float64], proposal: Proposal | None) -> Verdict:
+        drafting, target, request = self._drafting, self._target, self._open
+        assert isinstance(target, RankedTargetEngine)
+        assert request is not None
+        place = Place(drafting.generation, drafting.round, len(self._committed))
+        link = drafting.number if isinstance(drafting, LinkedRequest) else 0
+        return target.judge(request, rows, proposal, place, self._words, link)
+
+    def _commit(self, tokens: list[int], kinds: list[Kind], depth: int) -> list[Emission]:
+        emissions = super()._commit(tokens, kinds, depth)
+        if self._open is not None:
+            self._open.pending = [emission.token for emission in emissions]
+        return emissions
+
+
+def follow_verifying(
+    group: Collective,
+    columns: ModelColumns,
+    *,
+    links: LinkFollower | None = None,
+    on_text: Callable[[RankedRequest], None] | None = None,
+    before_round: Callable[[], None] | None = None,
+) -> None:
+    """Any other rank of a target: do what the leader says until it says stop.
+
+    It decides nothing but what is its own in a request-sharded target. links: this rank's link to
+    the drafter; None = the leader passes q on. on_text: called with every
+    request that has ended, its text as this rank knows it. before_round: called before a round is
+    scored here. Raises TransportError when a rank is gone, and DivergedError when the leader's text
+    is not the one that was decided, or it speaks of links that there are none of.
+    """
+    requests: dict[int, RankedRequest] = {}
+    rows: dict[int, NDArray[np.float64]] = {}
+    while True:
+        order, numbers = hear(group)
+        if order is Command.STOP:
+            return
+        if order in LINK_ORDERS:
+            if links is None:
+                raise DivergedError("the leader has links to a drafter, this rank has none")
+            links.follow(order, numbers.tolist())
+            continue
+        number, *rest = numbers[: _HEAD[order]].tolist()
+        if order is Command.OPEN:
+            settings, prompt = rest, numbers[1 + OPEN_NUMBERS :].tolist()
+            requests[number] = opened(columns, number, settings, prompt)
+        elif order is Command.SCORE:
+            if before_round is not None:
+                before_round()
+            base, tail = rest
+            request, tokens = requests[number], numbers[3:].tolist()
+            _commit(request, base, tokens[:tail])
+            rows[number] = drive(group, score(columns, request, tokens[tail:]))
+        elif order is Command.VERIFY:
+            draft = None if links is None else links.draft(int(numbers[5]))
+            _follow(group, columns.shard, requests[number], rows.pop(number), numbers, draft)
+        elif order is Command.CLOSE:
+            request = requests.pop(number)
+            _commit(request, rest[0], numbers[2:].tolist())
+            if on_text is not None:
+                on_text(request)
+
+
+_HEAD: Final = {
+    Command.OPEN: 1 + OPEN_NUMBERS,
+    Command.SCORE: 3,
+    Command.VERIFY: 1,
+    Command.CLOSE: 2,
+}
+"""Numbers of an order before what varies."""
+
+
+def _follow(
+    group: Collective,
+    shard: Shard,
+    request: RankedRequest,
+    rows: NDArray[np.float64],
+    numbers: Integers,
+    draft: ShardDraft | Proposal | None,
+) -> None:
+    """Take part in the judging of a round, and remember what the leader decided."""
+    _, generation, round_, first_position, depth, link, *more = numbers.tolist()
+    tokens = more[:depth]
+    if not link or not depth:
+        counts = unpacked(numbers[6 + depth :], (depth, shard.vocab_size))
+    elif draft is not None and list(draft.tokens) == tokens:
+        counts = _counts(shard, draft)
+    else:
+        raise DivergedError(f"request {request.number}: the leader judges another proposal")
+    place = Place(generation, round_, first_position)
+    found = drive(group, _judge(shard, request, rows, tokens, counts, place, None))
+    if found.status[0] != shards.OK:  # refused on every rank: the leader ends this request alone
+        request.pending = []
+        return
+    verdict = found.verdict(0, depth)
+    request.pending = [*tokens[: verdict.accepted], verdict.token]
+    request.rounds.append((depth, verdict.accepted))
+
+
+def _judge(
+    shard: Shard,
+    request: RankedRequest,
+    rows: NDArray[np.float64],
+    tokens: Sequence[int],
+    counts: NDArray[np.int32],
+    place: Place,
+    source: WordSource | None,
+) -> Steps[ShardVerdicts]:
+    """One round. counts: (K, V), or (K, width) of a rank's own columns. source: the leader's."""
+    if request.ownership is Ownership.REQUESTS:
+        judge = None
+        if request.owner == shard.rank:
+            words = source or request.words
+            assert words is not None
+            judge = partial(_judge_alone, rows, tokens, counts, place, words)
+        return (yield from verify_owned(shard.rank, shard.size, [judge], [request.number]))
+    if counts.shape[1] == shard.vocab_size:
+        counts = counts[:, shard.begin : shard.end]
+    own = np.ascontiguousarray(counts)
+    drafts = np.array(tokens, np.int64).reshape(1, -1)
+    sources = None if source is None else [source]
+    return (yield from verify(Rounds(shard, rows[None], drafts, own[None]), [place], sources))
+
+
+def _judge_alone(
+    rows: NDArray[np.float64],
+    tokens: Sequence[int],
+    counts: NDArray[np.int32],
+    place: Place,
+    source: WordSource,
+) -> Verdict:
+    """One round on the rank that has all of it."""
+    if not tokens:
+        address = place.address(0, Domain.TARGET_ONLY)
+        return Verdict(0, cpu.target(rows[0], source.words(address)), "bonus")
+    return cpu.verify(
+        rows,
+        tokens,
+        [QRow(rows.shape[1], None, row) for row in counts],
+        source,
+        generation=place.generation,
+        round=place.round,
+        first_position=place.first_position,
+    )
+
+
+def _counts(shard: Shard, proposal: Proposal | ShardDraft | None) -> NDArray[np.int32]:
+    """What a rank has of the counts of every position; padding of the target has no tickets.
+
+    Of a shard (K, width); of whole q's (K, V), and (0, V) where they lie on another rank.
+    """
+    if isinstance(proposal, ShardProposal):
+        proposal = proposal.draft
+    if isinstance(proposal, ShardDraft):
+        own = np.zeros((len(proposal.tokens), shard.width), np.int32)
+        own[:, : proposal.shard.width] = proposal.counts
+        return own
+    rows = () if proposal is None else proposal.rows
+    counts = np.zeros((len(rows), shard.vocab_size), np.int32)
+    for whole, q in zip(counts, rows, strict=True):
+        whole[slice(None, q.vocab_size) if q.ids is None else q.ids] = q.counts
+    return counts
+
+
+def _commit(request: RankedRequest, base: int, tail: Sequence[int]) -> None:
+    """Commit what the leader keeps of the latest verdict, if it is what this rank decided too."""
+    same = base == len(request.committed) and list(tail) == request.pending[: len(tail)]
+    if not same or (request.pending and not tail):
+        raise DivergedError(f"request {request.number}: the leader commits another text")
+    request.committed += tail
+    request.pending = []

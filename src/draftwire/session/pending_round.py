@@ -1,0 +1,179 @@
+"""The round that a verifier has in flight: its STEP, and the reply as far as it has come (P13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from draftwire.errors import ProtocolError, ProtocolErrorCode
+from draftwire.kernels import cpu
+from draftwire.kernels.rows import QRow, SparseRows
+from draftwire.kernels.shards.shard import Shard
+from draftwire.kernels.words import proposal_words
+from draftwire.rows.payload import decode_reply_rows, decode_rows
+from draftwire.session.awaited import Awaited
+from draftwire.session.proposal import Matched, Proposal, Received
+from draftwire.wire.agreement import q_bytes, reply_bytes
+from draftwire.wire.answer import CHECKSUM_BYTES, outline, whole_of
+from draftwire.wire.codec import rows_of
+from draftwire.wire.messages import Complete, Reply, Step
+from draftwire.wire.registry import Layout
+from draftwire.wire.rows import tokens_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_CODE: Final = ProtocolErrorCode
+_SPARSE: Final = Layout.SPARSE
+
+_IDENTITY: Final = (
+    ("session", _CODE.WRONG_SESSION),
+    ("slot", _CODE.WRONG_SLOT),
+    ("generation", _CODE.WRONG_GENERATION),
+    ("round", _CODE.WRONG_ROUND),
+    ("first_position", _CODE.WRONG_POSITION),
+    ("prefix_digest", _CODE.WRONG_DIGEST),
+    ("context_version", _CODE.BAD_FIELD),
+)
+"""Fields that REPLY and COMPLETE repeat from STEP, with the code of a difference."""
+
+_identity: Final = attrgetter(*(name for name, _ in _IDENTITY))
+
+
+@dataclass(slots=True)
+class PendingRound:
+    """One asked round. Methods raise ProtocolError at the first violation; nothing is repaired.
+
+    asked_at, deadline: seconds of the caller's clock. vocab_size: V as agreed.
+    """
+
+    step: Step
+    vocab_size: int
+    asked_at: float
+    deadline: float
+    tokens: tuple[int, ...] = ()
+    rows: Sequence[QRow] = field(default=(), repr=False)
+    payload_bytes: int = 0
+    checksum: int = 0
+    whole: Awaited | None = field(default=None, init=False, repr=False)
+
+    @property
+    def shard(self) -> Shard:
+        """What part of the vocabulary the reply has to hold: all of it."""
+        return Shard(self.vocab_size, 0, self.vocab_size)
+
+    def check_identity(self, message: Reply | Complete) -> None:
+        """Refuse a message whose identity is not the STEP's, field by field."""
+        found, asked = _identity(message), _identity(self.step)
+        if found == asked:
+            return
+        for (name, code), theirs, ours in zip(_IDENTITY, found, asked, strict=True):
+            if theirs != ours:
+                _refuse(code, name, f"{name} is not the one that was asked")
+
+    def check_same(self, received: Received | Matched) -> None:
+        """Refuse a second REPLY that is not the first one once more."""
+        if (received.payload_bytes, received.checksum) != (self.payload_bytes, self.checksum):
+            _refuse(_CODE.DUPLICATE_ROUND, "round", "two different replies to one round")
+
+    def hold(self, reply: Reply, received: Received, out: NDArray[np.int32] | None = None) -> None:
+        """Take the q's of a REPLY out of the receive buffer (P12, P14); not yet a proposal.
+
+        out: int32 (K, V) of the round's slot, where dense counts go; None = memory of their own.
+        """
+        self.check_shape(reply, received.payload_bytes)
+        self.rows = decode_reply_rows(reply, self.vocab_size, out)
+        self.tokens = tokens_of(reply.rows)
+        self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
+
+    def expected(self, *, audit: bool) -> Awaited | None:
+        """Return what recognises the answer by its fixed fields, and takes a sparse one whole.
+
+        None where an answer is read field by field.
+        """
+        step, policy, vocab_size = self.step, self.step.policy, self.vocab_size
+        frames = outline(step, whole_of(vocab_size))
+        if policy.layout is not _SPARSE or policy.support > vocab_size:
+            return Awaited(step, frames, None, None)
+        rows = SparseRows.room(vocab_size, policy.depth, policy.support)
+        return Awaited(step, frames, rows, self._words(policy.depth) if audit else None)
+
+    def hold_matched(self, reply: Matched, out: NDArray[np.int32] | None = None) -> None:
+        """Take the q's of a REPLY that begins as it must (P14); as :meth:`hold` does."""
+        policy = self.step.policy
+        width = self.vocab_size if policy.layout is Layout.DENSE else policy.support
+        rows = rows_of(reply.tail, q_bytes(policy.layout, width))
+        first = self.step.first_position
+        self.rows = decode_rows(rows, policy.layout, width, first, self.vocab_size, out)
+        self.tokens = tokens_of(rows)
+        self.payload_bytes, self.checksum = reply.payload_bytes, reply.checksum
+
+    def take(self, answer: Awaited) -> None:
+        """Take tokens and q's of an answer that came whole, every fixed bit of it as it must be."""
+        self.whole, self.tokens, self.rows = answer, answer.tokens, answer.rows
+
+    def check_matched(self, complete: Matched) -> None:
+        """Refuse a COMPLETE that begins as it must and names another checksum."""
+        if complete.tail != self.checksum.to_bytes(CHECKSUM_BYTES, "little"):
+            _refuse(_CODE.BAD_PAYLOAD_CHECKSUM, "reply_checksum", "the reply fails its checksum")
+
+    def check_whole(self, complete: Complete) -> None:
+        """Refuse a COMPLETE that speaks of another reply than the one that came."""
+        if complete.reply_bytes != self.payload_bytes:
+            _refuse(_CODE.WRONG_SIZE, "reply_bytes", "COMPLETE names another size")
+        if complete.reply_checksum != self.checksum:
+            _refuse(_CODE.BAD_PAYLOAD_CHECKSUM, "reply_checksum", "the reply fails its checksum")
+
+    def audit(self) -> int:
+        """Recompute every draw from the received counts and the key (A22); return how many.
+
+        Zero in v1, which carries neither q nor key.
+        """
+        audited = -1 if self.whole is None else self.whole.audit()
+        if audited >= 0:
+            return audited
+        if self.step.policy.layout is Layout.IDS_ONLY:
+            return 0
+        first = self.step.first_position
+        words = self._words(len(self.tokens)).tolist()
+        for index, (token, row) in enumerate(zip(self.tokens, self.rows, strict=True)):
+            if not cpu.audit(row, token, words[index]):
+                where = first + index
+                _refuse(_CODE.AUDIT_FAILED, "token", f"{where} was not drawn from the q sent")
+        return len(self.tokens)
+
+    def _words(self, count: int) -> NDArray[np.int64]:
+        step = self.step
+        return proposal_words(
+            step.proposal_key, step.generation, step.round, step.first_position, count
+        )
+
+    def proposal(self) -> Proposal:
+        """Return the proposal; call it when everything above holds."""
+        step = self.step
+        return Proposal(self.tokens, self.rows, step.generation, step.round, step.anchor + 1)
+
+    def check_shape(self, reply: Reply, payload_bytes: int) -> None:
+        """Refuse a REPLY of another layout, shard, depth or size than the STEP asks for."""
+        policy = self.step.policy
+        if reply.layout != policy.layout:
+            _refuse(_CODE.BAD_FIELD, "layout", f"layout {reply.layout.name} was not asked")
+        shard = self.shard
+        held = (reply.shard_index, reply.shard_count, reply.shard_begin, reply.shard_end)
+        if held != (shard.rank, shard.size, shard.begin, shard.end):
+            _refuse(_CODE.WRONG_SHARD, "shard_index", f"it holds {held}, not {shard}")
+        if len(reply.rows) != policy.depth:
+            _refuse(_CODE.BAD_FIELD, "depth", f"{len(reply.rows)} positions, not {policy.depth}")
+        width = shard.width if policy.layout is Layout.DENSE else policy.support
+        if reply.support != width:
+            _refuse(_CODE.WRONG_SIZE, "support", f"{reply.support} entries a row, not {width}")
+        expected = reply_bytes(policy.layout, shard.width, policy.depth, policy.support)
+        if payload_bytes != expected:
+            _refuse(_CODE.WRONG_SIZE, "reply_bytes", f"{payload_bytes} bytes, not {expected}")
+
+
+def _refuse(code: ProtocolErrorCode, field_name: str, message: str) -> NoReturn:
+    raise ProtocolError(code, message, field=field_name)
