@@ -76,6 +76,11 @@ def _prepared() -> PreparedProposals:
     return PreparedProposals(prepared_logits(), POLICIES)
 
 
+def prepared_program() -> DrafterProgram[PreparedContext]:
+    """Return a program whose proposals are drawn from prepared rows."""
+    return _program(_prepared())
+
+
 def _program(proposer: Proposer[PreparedContext]) -> DrafterProgram[PreparedContext]:
     engine = PreparedEngine(prepared_logits(), CONTEXT)
     return DrafterProgram(engine, DrafterConfig(), proposer=proposer)
@@ -169,7 +174,7 @@ def run(quick: bool) -> Result:
     result = Result("loopback round without models, sparse k=32, K=5")
     result.figures["bytes there and back"] = f"{ASK_BYTES:,} and {ANSWER_BYTES:,}"
     target = NoTarget()
-    program = _program(_prepared())
+    program = prepared_program()
     with (
         _child("prepared") as prepared,
         _child("quantising") as quantising,

@@ -20,7 +20,7 @@ from draftwire.kernels.cpu.quantise_loops import sample_inverse_cdf
 from draftwire.kernels.jit import compiled
 from draftwire.kernels.rows import LINE_HEAD, QRow, SparseRows
 from draftwire.kernels.words import fill_words, first_words, halves
-from draftwire.session.answers import Draft
+from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Adaptation, Layout, Status
 
