@@ -1,4 +1,4 @@
-"""Options that say how a run is metrics_server, the same for both commands, and what they do."""
+"""Options that say how a run is observed, the same for both commands, and what they do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """How a run is metrics_server. metrics: where to serve them; None = nowhere."""
+    """How a run is observed. metrics: where to serve them; None = nowhere."""
 
     metrics: Address | None
     log_level: str
