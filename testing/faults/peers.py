@@ -226,13 +226,13 @@ def _once(
     def strike(scene: Scene, frame: bytes | None) -> Arrivals:
         assert frame is not None
         model = scene.world.model
-        extend = model.extend
+        forward = model.forward
 
         def once(batch: object) -> NDArray[np.float32]:
-            model.extend = extend  # type: ignore[method-assign]
-            return damage(extend(batch))  # type: ignore[arg-type]
+            model.forward = forward  # type: ignore[method-assign]
+            return damage(forward(batch))  # type: ignore[arg-type]
 
-        model.extend = once  # type: ignore[method-assign]
+        model.forward = once  # type: ignore[method-assign]
         return [(0.0, frame)]
 
     return [("", strike)]

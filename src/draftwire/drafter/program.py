@@ -368,7 +368,7 @@ class DrafterProgram(Generic[Context]):
             assert connection.roster is not None
             tokens = connection.roster[task.session].tokens[context.length :]
         else:
-            self.engine.rewind(context, task.keep)
+            self.engine.truncate(context, task.keep)
         if piece:
             tokens, policy = (
                 tokens[: self.config.peer.prefill_chunk_tokens],
