@@ -14,7 +14,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwire.telemetry.logs import logging_to
+from draftwire.telemetry.log_handler import logging_to
 from draftwire.wire.registry import LayoutSet, WireVersion
 from testing.faults.network import LATE, Fault, Variants, everywhere, of_frames
 from testing.faults.scene import KEY, UNDER_WAY, Moment, Scene
