@@ -53,11 +53,13 @@ class PreparedEngine:
     def close(self, context: PreparedContext) -> None:
         """Nothing to free."""
 
-    def rewind(self, context: PreparedContext, length: int) -> None:
+    def truncate(self, context: PreparedContext, length: int) -> None:
         """Count back."""
         context.length = length
 
-    def extend(self, batch: Sequence[tuple[PreparedContext, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(
+        self, batch: Sequence[tuple[PreparedContext, Sequence[int]]]
+    ) -> NDArray[np.float32]:
         """Count on, and return the prepared rows."""
         for context, tokens in batch:
             context.length += len(tokens)
