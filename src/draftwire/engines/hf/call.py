@@ -62,7 +62,7 @@ class RowTarget:
 
     def close(self, context: HfTargetContext) -> None:
         """Free what the request holds."""
-        context.sequence.rewind(0)
+        context.sequence.truncate(0)
 
 
 @dataclass(slots=True)
