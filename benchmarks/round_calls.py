@@ -15,7 +15,9 @@ from pathlib import Path
 from types import FrameType
 
 import draftwire
-from benchmarks.loopback import NoTarget, Rounds, prepared_program
+from benchmarks.loopback import CONTEXT, POLICY, NoTarget, Rounds, prepared_logits
+from benchmarks.prepared_rows import PreparedEngine, PreparedProposals
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.transport.channel import Channel, Part
 from draftwire.verifier.local import LocalDrafter
 
@@ -70,7 +72,13 @@ class _Watched:
 def count_round() -> Calls:
     """Return the calls of one round after ``WARM_UP`` others."""
     calls = Calls()
-    with LocalDrafter(prepared_program(), NoTarget(), through=calls.watched) as local:
+    logits = prepared_logits()
+    program = DrafterProgram(
+        PreparedEngine(logits, CONTEXT),
+        DrafterConfig(),
+        proposer=PreparedProposals(logits, {POLICY.layout: POLICY}),
+    )
+    with LocalDrafter(program, NoTarget(), through=calls.watched) as local:
         rounds = Rounds(local)
         for _ in range(WARM_UP):
             rounds()

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from draftwire.cli.doctor import DoctorOptions
 from draftwire.cli.drafters import explained, require_limits
+from draftwire.cli.generate import SEEDED_DEADLINE_MS
 from draftwire.cli.models import Target
 from draftwire.cli.options import LayoutChoice
 from draftwire.cli.progress import Counting
 from draftwire.errors import DraftwireError, ExitCode, ProtocolError
 from draftwire.transport.keys import PresharedKey
+from draftwire.transport.security import Security
+from draftwire.transport.tcp import Address
 from draftwire.verifier.estimate import Estimate, Measured, Wanted, advice, at, best
 from draftwire.verifier.examine import PINGS, measure
 from draftwire.verifier.remote import RemoteDrafter
@@ -26,7 +29,24 @@ from draftwire.wire.registry import Layout, LayoutSet
 
 SUPPORTS: Final = (16, 32, 64, 256)
 _PARTS: Final = 4
-GENERATE_DEADLINE: Final = 0.5  # seconds; what `generate` waits unless told otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorOptions:
+    """What ``draftwire doctor`` was asked to look at, checked."""
+
+    drafter: Address
+    target: Path | None
+    prompt: str
+    temperature: float
+    max_tokens: int
+    depth: int
+    layout: LayoutChoice
+    deadline_ms: float
+    device: str
+    threads: int
+    as_json: bool
+    security: Security | None
 
 
 @dataclass
@@ -42,7 +62,7 @@ class Findings:
         self.say(f"{name:<12} {text}")
 
 
-def examine_and_tell(options: DoctorOptions) -> ExitCode:
+def examine_and_print(options: DoctorOptions) -> ExitCode:
     """Examine, print lines or one object, and return the exit code; errors raise as ever."""
     findings = Findings((lambda text: None) if options.as_json else click.echo)
     try:
@@ -80,7 +100,8 @@ def _examine(options: DoctorOptions, target: Target, findings: Findings) -> Exit
     estimates = _estimates(measured, agreed, policy.depth)
     layout = str(replace(options.layout, support=policy.support))
     asked = at(measured, layout, policy.depth, _size(policy, agreed.vocab_size, policy.depth))
-    wanted = Wanted(layout, policy.depth, GENERATE_DEADLINE, engine.max_context, agreed.max_context)
+    seeded = SEEDED_DEADLINE_MS / 1e3
+    wanted = Wanted(layout, policy.depth, seeded, engine.max_context, agreed.max_context)
     todo = list(advice(measured, asked, estimates, wanted))
     pays = max(each.rate for each in estimates) > measured.alone
     _tell_measured(findings, measured, options.max_tokens)

@@ -1,0 +1,127 @@
+"""Steps that do not pay are target-only, by times of finished steps alone; the law stays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from draftwire.engines.vllm.batch_breaker import BatchBreaker
+from draftwire.engines.vllm.speculation import ProposeRequest, SpeculationState
+from draftwire.verifier.breaker import BreakerConfig, Choice
+from draftwire.verifier.drafter import MissReason
+from testing.toys.enumeration import WordTree, law_of
+from tests.engines.test_vllm_speculation import (
+    POLICY,
+    PROMPT,
+    everything,
+    first_two,
+    ledgers,
+    scores_of,
+    targets_law,
+    text_of,
+    two_of_three,
+)
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def play(
+    pace: BatchBreaker, clock: Clock, steps: int, rows: int, *, drafted: float
+) -> list[Choice]:
+    """Steps of ``rows`` requests: 1 s alone, with drafts ``drafted`` s for 2 tokens a row."""
+    choices = []
+    for _ in range(steps):
+        choice = pace.admits(rows)
+        choices.append(choice)
+        if choice is Choice.DRAFT:
+            pace.asked(drafted - 1, mixed=False)
+        pace.began(comparable=True)
+        clock.now += 1
+        pace.ended(rows, rows * (2 if choice is Choice.DRAFT else 1))
+    return choices
+
+
+def test_each_size_of_batch_has_its_own_verdict() -> None:
+    """One request gains, eight lose; neither disturbs the other."""
+    clock = Clock()
+    pace = BatchBreaker(clock=clock)
+    one: list[Choice] = []
+    eight: list[Choice] = []
+    for _ in range(40):
+        one += play(pace, clock, 5, 1, drafted=1.2)
+        eight += play(pace, clock, 5, 8, drafted=9.0)
+    assert Choice.PAUSE not in one and one.count(Choice.SAMPLE) < 12
+    assert eight.count(Choice.PAUSE) > 150
+
+
+def test_what_cannot_be_compared_is_not_booked() -> None:
+    clock = Clock()
+    pace = BatchBreaker(BreakerConfig(block=1), clock)
+    for step in range(60):
+        pace.admits(4)
+        pace.asked(99.0, mixed=step % 3 == 0)
+        pace.began(comparable=step % 3 != 1)
+        clock.now += 1
+        pace.ended(5 if step % 3 == 2 else 4, 8)
+    pace.ended(4, 4)  # no step has begun
+    assert pace.admits(4) is not Choice.PAUSE
+
+
+def test_times_between_steps_do_not_count() -> None:
+    """An engine without requests waits; that is no cost of anything."""
+    clock = Clock()
+    pace = BatchBreaker(clock=clock)
+    choices = []
+    for _ in range(100):
+        choices += play(pace, clock, 1, 1, drafted=1.2)
+        clock.now += 1000
+    assert Choice.PAUSE not in choices
+
+
+class ByText(BatchBreaker):
+    """Pauses by what has been committed: the whole history may decide, the next round may not."""
+
+    def __init__(self, ledger: SpeculationState) -> None:
+        super().__init__()
+        self.ledger = ledger
+
+    def admits(self, rows: int) -> Choice:
+        request = self.ledger.requests["request"]
+        last = request.drafting.asking.tokens[-1]  # type: ignore[attr-defined]
+        return (Choice.DRAFT, Choice.PAUSE, Choice.SAMPLE)[last]
+
+
+def test_the_law_is_the_targets_whatever_finished_rounds_decide() -> None:
+    for allowed in (two_of_three, first_two):
+        with ledgers() as (ledger, shared):
+            ledger.pace = ByText(ledger)
+
+            def run(tree: WordTree, ledger=ledger, shared=shared, allowed=allowed):
+                shared.tree = tree
+                return text_of(ledger, allowed, everything, 3)
+
+            assert law_of(run, 2) == targets_law(allowed, 3)
+            misses = ledger.tally.labelled("misses")
+        assert misses[MissReason.BREAKER_OPEN.value] > 0
+
+
+def test_requests_with_a_seed_are_drafted_all_the_same() -> None:
+    class Paused(BatchBreaker):
+        def admits(self, rows: int) -> Choice:
+            return Choice.PAUSE
+
+    with ledgers() as (ledger, shared):
+        shared.tree = WordTree(4)
+        ledger.pace = Paused()
+        for name in ("seeded", "free"):
+            active = ledger.begin(name, PROMPT, 1, drafted=True)
+            ledger.judge(active, scores_of(first_two, PROMPT, ()), (), greedy=False)
+        wishes = [ProposeRequest("seeded", POLICY, bound=True), ProposeRequest("free", POLICY)]
+        assert set(ledger.propose(wishes, 1.0)) == {"seeded"}
+        assert ledger.tally.labelled("misses") == {MissReason.BREAKER_OPEN.value: 1}
+        ledger.close()
