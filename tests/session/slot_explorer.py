@@ -43,7 +43,7 @@ class _Copier:
                 _Slot(
                     SlotBuffer(None if s.buffer.rows is None else s.buffer.rows.copy()),
                     s.state,
-                    s.tenure,
+                    s.epoch,
                 )
                 for s in slots._slots
             ]
@@ -52,26 +52,26 @@ class _Copier:
     def _session(self, session: VerifierSession) -> VerifierSession:
         made = VerifierSession.__new__(VerifierSession)
         made.__dict__.update(
-            session.__dict__, drops=Counter(), _held=AckedPrefix.__new__(AckedPrefix)
+            session.__dict__, drops=Counter(), _acked=AckedPrefix.__new__(AckedPrefix)
         )
-        made._held.__dict__.update(session._held.__dict__)
+        made._acked.__dict__.update(session._acked.__dict__)
         made._prefix = Prefix.__new__(Prefix)
         made._prefix._tokens = array("i", session._prefix._tokens)
         made._prefix._hash = session._prefix._hash.copy()
-        hold = made._hold = SlotHandle(self._of_slots(session._hold.slots))
-        held = session._hold._held
+        hold = made._handle = SlotHandle(self._of_slots(session._handle.slots))
+        held = session._handle._held
         if held is not None:
             hold._held = (self._of_slots(held[0]), held[1])
             stage = hold._held[0]._slots[held[1].number].buffer
             shown = session._proposal.rows if session._proposal is not None else ()
-            flown = session._flight.rows if session._flight is not None else ()
+            flown = session._pending.rows if session._pending is not None else ()
             for row, counts in zip(shown or flown, stage.rows, strict=False):
                 own = row.ids is not None
                 self._rows[id(row)] = row if own else QRow(row.vocab_size, None, counts)
-        hold._lent = [self._rows[id(row)] for row in session._hold._lent]
-        if session._flight is not None:
-            made._flight = copy.copy(session._flight)
-            made._flight.rows = self._copied(session._flight.rows)
+        hold._lent = [self._rows[id(row)] for row in session._handle._lent]
+        if session._pending is not None:
+            made._pending = copy.copy(session._pending)
+            made._pending.rows = self._copied(session._pending.rows)
         if session._proposal is not None:
             made._proposal = self._proposal(session._proposal)
         return made
