@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import draftwire
-from draftwire.conformance.transcripts import TableEngine
+from draftwire.conformance.transcripts import TableEngine, converse
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.kernels.cpu import quantise_loops as cpu_quantise
 from draftwire.kernels.rows import QRow
@@ -179,18 +179,7 @@ class Pair:
             yield from self.link.feed(self.answer(data), 0.0)
 
     def answer(self, data: bytes) -> bytes:
-        view = memoryview(data)
-        while len(view):
-            room = self.connection.buffer()
-            size = min(len(room), len(view))
-            room[:size] = view[:size]
-            view = view[size:]
-            self.connection.filled(size)
-        while self.program.waiting:
-            self.program.draft()
-        out = bytearray(self.connection.outgoing.size)
-        self.connection.outgoing.take(memoryview(out))
-        return bytes(out)
+        return converse(self.program, self.connection, data)
 
     def take(self, data: bytes) -> Proposal | Dropped | None:
         result = None

@@ -16,6 +16,7 @@ from draftwire.session.foreseen import Foreseen
 from draftwire.session.link import AgreedEvent, Closed, Link
 from draftwire.session.proposal import DraftTask, Parts, Received
 from draftwire.session.session_table import SessionTable
+from draftwire.transport.channel import Part
 from draftwire.transport.queue import OutQueue
 from draftwire.wire.messages import Reset, Step
 from draftwire.wire.registry import Status
@@ -77,6 +78,18 @@ class Connection(Generic[Context]):
             self._push()
         self._read += count
         self._program.counters.received += count
+
+    def feed(self, data: Part) -> int:
+        """Copy received bytes in and take them; returns how many, fewer only once it closes."""
+        view = memoryview(data).cast("B")
+        taken = 0
+        while taken < view.nbytes and not self.closing:
+            room = self.buffer()
+            count = min(len(room), view.nbytes - taken)
+            room[:count] = view[taken : taken + count]
+            taken += count
+            self.filled(count)
+        return taken
 
     def book(self) -> float:
         """Take what was read since out of the peer's limits (P24).
