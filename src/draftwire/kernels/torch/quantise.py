@@ -13,10 +13,10 @@ from torch import Tensor
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import quantise as exact
-from draftwire.kernels.backend import PAD_ID, QRows, RowStatus
+from draftwire.kernels.protocol import QRows
 from draftwire.kernels.torch.select import chosen, compact, threshold_of
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, Layout
+from draftwire.wire.registry import TOTAL, WEIGHT_BITS, Layout
 
 TICKET_BITS: Final = 24
 _BIAS: Final = 1023
@@ -39,17 +39,6 @@ def check_policy(policy: ProposalPolicy) -> None:
         )
 
 
-def check_logits(logits: Tensor, axes: int) -> None:
-    """Refuse what is not binary32 or bfloat16 of ``axes`` axes with 1..2^24 columns."""
-    fits = logits.dtype in (torch.float32, torch.bfloat16) and logits.ndim == axes
-    if not fits or not 1 <= logits.shape[-1] <= MAX_VOCABULARY:
-        raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE,
-            f"logits must be binary32 or bfloat16 with {axes} axes, not {logits.dtype} "
-            f"{tuple(logits.shape)}",
-        )
-
-
 def exp64(d: Tensor) -> Tensor:
     """A4 for each element of a binary64 tensor, -700 <= d <= 0; ``d`` is used up."""
     k = torch.mul(d, exact.LOG2E).add_(0.5).floor_()
@@ -66,8 +55,8 @@ def row_status(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Largest logit of each row as binary64, 0 where the row is refused; the status (A1)."""
     largest = logits.amax(-1).to(torch.float64)  # NaN if any is
     status = torch.zeros_like(largest, dtype=torch.int32)
-    status = status.masked_fill(largest == -torch.inf, int(RowStatus.ZERO_MASS))
-    status = status.masked_fill(~(largest < torch.inf), int(RowStatus.NON_FINITE))
+    status = status.masked_fill(largest == -torch.inf, int(RefusalCode.ZERO_MASS))
+    status = status.masked_fill(~(largest < torch.inf), int(RefusalCode.NON_FINITE))
     return largest.masked_fill(status != 0, 0.0), status
 
 
@@ -139,9 +128,7 @@ def _greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantise(logits: Tensor, policy: ProposalPolicy) -> tuple[QRows[Tensor], Tensor]:
-    """q of (N, V) logits, and the status; see ``Backend.quantise``."""
-    check_policy(policy)
-    check_logits(logits, 2)
+    """q of (N, V) logits, and the status; see ``Kernels.quantise``."""
     if policy.temperature == 0:
         counts, status = _greedy(logits)
     else:
@@ -155,25 +142,10 @@ def quantise(logits: Tensor, policy: ProposalPolicy) -> tuple[QRows[Tensor], Ten
         if policy.support and policy.support < logits.shape[1]:
             weights = _largest(logits, weights, policy.support)
         counts, wrong = allocate(weights)
-        inconsistent = int(RowStatus.INCONSISTENT_ALLOCATION)
+        inconsistent = int(RefusalCode.INCONSISTENT_ALLOCATION)
         status = status.masked_fill(wrong & (status == 0), inconsistent)
     size = logits.shape[1]
     if policy.layout is Layout.DENSE:
         return QRows(size, None, counts), status
     ids, tickets = compact(counts > 0, counts, max(1, policy.support))
     return QRows(size, ids, tickets), status
-
-
-def top_k(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of n candidates, largest first; see ``Backend.top_k``.
-
-    Sorts the candidates' composite keys (logit, then lowest id): k of few, not of a vocabulary.
-    """
-    real = ids != PAD_ID
-    keys = order_keys(logits, real)
-    # 33 bits of order beside 24 of id, the id turned round so that the lowest is the largest.
-    composite = (keys << TICKET_BITS) | ((TOTAL - 1) - ids.to(torch.int64)).mul_(real)
-    best, at = composite.topk(k, dim=1, largest=True, sorted=True)
-    found = best > 0
-    kept = logits.to(torch.float32).gather(1, at).masked_fill_(~found, -torch.inf)
-    return kept, ids.gather(1, at).masked_fill_(~found, PAD_ID)
