@@ -1,4 +1,4 @@
-"""First words of many positions, or of one decision, in one compiled call; equal to :mod:`draftwire.exact.words`."""
+"""First words of many positions, or of one U, in one compiled call; equal to ``exact.words``."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def first_bits(
 
     Errors: ArithmeticRefusalError OUT_OF_RANGE for an address over 32 bits.
     """
-    if type(source) is KeyedWords and source.bits == WORD_BITS:
-        if (generation | round_ | position) >> 32 == 0:
-            low, high = source.key(domain)
-            return int(_first_bits(low, high, generation, round_, position))
+    fits = (generation | round_ | position) >> 32 == 0
+    if fits and isinstance(source, KeyedWords) and source.bits == WORD_BITS:
+        low, high = source.key(domain)
+        return int(_first_bits(low, high, generation, round_, position))
     upper, lower = islice(source.words(Address(generation, round_, position, domain)), 2)
     return upper << WORD_BITS | lower
 

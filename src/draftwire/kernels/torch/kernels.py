@@ -16,9 +16,9 @@ from draftwire.kernels.protocol import PAD_ID, QRows, Round, Verdict
 from draftwire.kernels.registry import kernels_for
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.torch import quantise as torch_quantise
-from draftwire.kernels.torch import verify as torch_verify
-from draftwire.kernels.torch.device import DeviceRows
-from draftwire.kernels.torch.host import HostRows, Look
+from draftwire.kernels.torch import sampling
+from draftwire.kernels.torch.device_rows import DeviceRows
+from draftwire.kernels.torch.host_rows import HostRows, Look
 from draftwire.kernels.torch.rounds import verdicts
 from draftwire.kernels.torch.tensors import Transfer, check_rows, tensor_of
 from draftwire.kernels.words import prepare
@@ -93,16 +93,14 @@ class TensorKernels:
         return verdicts(rows, rounds)
 
 
-TORCH = Operations(
-    torch_quantise.quantise, torch_verify.draw, torch_verify.measure, torch_verify.sample
-)
+TORCH = Operations(torch_quantise.quantise, sampling.draw, sampling.measure, sampling.sample)
 
 
 class TorchKernels(TensorKernels):
     """The kernels of torch's own operations.
 
     by_row: judge row after row, as on a CPU unless told otherwise; see
-    :mod:`draftwire.kernels.torch.host`.
+    :mod:`draftwire.kernels.torch.host_rows`.
     """
 
     def __init__(self, device: str = "cpu", *, by_row: bool | None = None) -> None:

@@ -13,10 +13,13 @@ from torch import Tensor
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import quantise as exact
-from draftwire.kernels.protocol import QRows
+from draftwire.kernels.backend import (
+    PAD_ID,
+    QRows,
+)
 from draftwire.kernels.torch.select import chosen, compact, threshold_of
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TOTAL, WEIGHT_BITS, Layout
+from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, Layout
 
 TICKET_BITS: Final = 24
 _BIAS: Final = 1023
@@ -36,6 +39,17 @@ def check_policy(policy: ProposalPolicy) -> None:
     if policy.layout is Layout.IDS_ONLY and policy.temperature != 0:
         raise ArithmeticRefusalError(
             RefusalCode.OUT_OF_RANGE, "ids alone, without their q, are for temperature 0"
+        )
+
+
+def check_logits(logits: Tensor, axes: int) -> None:
+    """Refuse what is not binary32 or bfloat16 of ``axes`` axes with 1..2^24 columns."""
+    fits = logits.dtype in (torch.float32, torch.bfloat16) and logits.ndim == axes
+    if not fits or not 1 <= logits.shape[-1] <= MAX_VOCABULARY:
+        raise ArithmeticRefusalError(
+            RefusalCode.OUT_OF_RANGE,
+            f"logits must be binary32 or bfloat16 with {axes} axes, not {logits.dtype} "
+            f"{tuple(logits.shape)}",
         )
 
 
@@ -128,7 +142,9 @@ def _greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantise(logits: Tensor, policy: ProposalPolicy) -> tuple[QRows[Tensor], Tensor]:
-    """q of (N, V) logits, and the status; see ``Kernels.quantise``."""
+    """q of (N, V) logits, and the status; see ``Backend.quantise``."""
+    check_policy(policy)
+    check_logits(logits, 2)
     if policy.temperature == 0:
         counts, status = _greedy(logits)
     else:
@@ -149,3 +165,18 @@ def quantise(logits: Tensor, policy: ProposalPolicy) -> tuple[QRows[Tensor], Ten
         return QRows(size, None, counts), status
     ids, tickets = compact(counts > 0, counts, max(1, policy.support))
     return QRows(size, ids, tickets), status
+
+
+def top_k(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of n candidates, largest first; see ``Backend.top_k``.
+
+    Sorts the candidates' composite keys (logit, then lowest id): k of few, not of a vocabulary.
+    """
+    real = ids != PAD_ID
+    keys = order_keys(logits, real)
+    # 33 bits of order beside 24 of id, the id turned round so that the lowest is the largest.
+    composite = (keys << TICKET_BITS) | ((TOTAL - 1) - ids.to(torch.int64)).mul_(real)
+    best, at = composite.topk(k, dim=1, largest=True, sorted=True)
+    found = best > 0
+    kept = logits.to(torch.float32).gather(1, at).masked_fill_(~found, -torch.inf)
+    return kept, ids.gather(1, at).masked_fill_(~found, PAD_ID)

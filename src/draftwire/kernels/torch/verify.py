@@ -1,9 +1,8 @@
-"""A16-A21 on tensors of a device: what the host needs of each row, and draws with a bound.
+"""A16-A20 on tensors: draws in integers, verification in binary64 with a bound around every choice.
 
 p is ``a_v / A`` with a_v = exp64(z_v - max) of A4 (A24). The sums here use the library's own
-exponential, which is faster and within the bound of :func:`draftwire.kernels.protocol.bound_of`. A
-draw inside its bound is left to exact integers, never guessed. No operation waits for the host, and
-shapes depend on shapes alone: each of these functions can be captured in a graph.
+exponential, which is faster and within the bound of :func:`draftwire.kernels.backend.bound_of`; the
+weight of the draft itself is A4's. A choice inside its bound is UNDECIDED, never guessed.
 """
 
 from __future__ import annotations
@@ -13,89 +12,179 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from draftwire.kernels.protocol import NO_TOKEN, QRows, bound_of
+from draftwire.errors import ArithmeticRefusalError, RefusalCode
+from draftwire.kernels.backend import (
+    NO_TOKEN,
+    P_CUTOFF,
+    UNDECIDED,
+    Drawn,
+    Draws,
+    QRows,
+    Verdicts,
+    bound_of,
+)
+from draftwire.kernels.torch.quantise import check_logits, exp64, row_status
 from draftwire.wire.registry import TOTAL
 
-_ROWS_AT_ONCE: Final = 64  # in binary64: 66 MB for a vocabulary of 129,280
+SPAN: Final = 1 << 48  # values of the first two words
 
 
-def draw(q: QRows[Tensor], uniform24: Tensor) -> Tensor:
-    """The token of each 24-bit word, int64 (N,), NO_TOKEN where the counts end before it (A16)."""
+def draw(q: QRows[Tensor], words: Tensor) -> Tensor:
+    """The token of each word; see ``Backend.draw``."""
     cumulative = q.counts.cumsum(1, dtype=torch.int32)
-    at = (cumulative <= uniform24[:, None]).sum(1)
+    at = (cumulative <= words[:, None]).sum(1)
     inside = at < q.counts.shape[1]
     at = at.clamp_(max=q.counts.shape[1] - 1)
     tokens = at if q.ids is None else q.ids.gather(1, at[:, None])[:, 0].to(torch.int64)
     return tokens.masked_fill(~inside, NO_TOKEN)
 
 
-def measure(scores: Tensor, tokens: Tensor) -> Tensor:
-    """Largest score, score of one token and mass of each row: binary64 (R, 3).
+def lookup(q: QRows[Tensor], tokens: Tensor) -> Tensor:
+    """Counts at one global id a row, any leading axes; see ``Backend.lookup``."""
+    inside = (tokens >= 0) & (tokens < q.vocab_size)
+    if q.ids is None:
+        found = q.counts.gather(-1, tokens.masked_fill(~inside, 0)[..., None])[..., 0]
+        return found.to(torch.int64).mul_(inside)
+    same = (q.ids == tokens[..., None]) & inside[..., None]
+    return (q.counts * same).sum(-1)
 
-    scores: (R, V); tokens: int64 (R,). mass: the sum of exp(score - largest); of no meaning in a
-    row whose largest score is not finite.
+
+def _weights(logits: Tensor, largest: Tensor) -> Tensor:
+    return logits.to(torch.float64).sub_(largest[..., None]).exp_()
+
+
+def _residual(logits: Tensor, q: QRows[Tensor], keep: Tensor) -> tuple[Tensor, Tensor]:
+    """max(p - keep * q, 0) in tickets, float64 (N, V), and the status. keep: 1 or 0 a row."""
+    largest, status = row_status(logits)
+    weights = _weights(logits, largest)
+    scale = TOTAL / weights.sum(1, keepdim=True)
+    weights.mul_(scale)
+    counts = q.counts * keep[:, None]
+    if q.ids is None:
+        weights.sub_(counts)
+    else:
+        places = q.ids.to(torch.int64).clamp_(min=0)  # a pad takes 0 tickets from id 0
+        weights.scatter_add_(1, places, counts.to(torch.float64).neg_())
+    return weights.clamp_(min=0.0), status
+
+
+def residual_mass(logits: Tensor, q: QRows[Tensor]) -> Tensor:
+    """sum(max(p - q, 0)) of each row; see ``Backend.residual_mass``."""
+    check_logits(logits, 2)
+    values, status = _residual(logits, q, torch.ones_like(logits[:, 0], dtype=torch.int32))
+    return (values.sum(1) / TOTAL).masked_fill(status != 0, torch.nan)
+
+
+def find(values: Tensor, first: Tensor, status: Tensor, rejected: Tensor) -> Drawn[Tensor]:
+    """The id whose interval surely holds U, or why none (A15).
+
+    values: tickets, float64 (N, V), the true ones summing to 2^24 at most; first: int64 (N,);
+    status: of the rows; rejected: bool (N,), no mass is then ZERO_RESIDUAL.
     """
-    largest = scores.amax(1)
-    score = scores.gather(1, tokens[:, None])[:, 0]
-    masses = [
-        _weights(part, top).sum(1)
-        for part, top in zip(scores.split(_ROWS_AT_ONCE), largest.split(_ROWS_AT_ONCE), strict=True)
-    ]
-    columns = (largest.to(torch.float64), score.to(torch.float64), torch.cat(masses))
-    return torch.stack(columns, 1)
-
-
-def lowest(scores: Tensor) -> Tensor:
-    """The lowest id with the largest score of each row, int64 (R,); V where one is NaN (A21)."""
-    size = scores.shape[1]
-    ids = torch.arange(size, dtype=torch.int32, device=scores.device)
-    best = scores == scores.amax(1, keepdim=True)
-    return torch.where(best, ids, size).amin(1).to(torch.int64)
-
-
-def sample(scores: Tensor, rows: Tensor, q: Tensor | None, first: Tensor) -> Tensor:
-    """A token from max(p - q, 0) of each row, or from p where its q is 0 everywhere (A19, A20).
-
-    scores: (R, V), the rows sound; rows: int64 (N,); q: counts int32 (N, V), None for no q at all;
-    first: int64 (N,), 48 bits of U. Returns int64 (N,), NO_TOKEN within the bound.
-    """
-    parts = [
-        _sampled(scores[at], None if q is None else q[begin : begin + len(at)], u)
-        for begin, at, u in zip(
-            range(0, len(rows), _ROWS_AT_ONCE),
-            rows.split(_ROWS_AT_ONCE),
-            first.split(_ROWS_AT_ONCE),
-            strict=True,
-        )
-    ]
-    return torch.cat(parts)
-
-
-def _sampled(scores: Tensor, q: Tensor | None, first: Tensor) -> Tensor:
-    values = _weights(scores, scores.amax(1))
-    values.mul_(TOTAL / values.sum(1, keepdim=True))
-    if q is not None:
-        values.sub_(q).clamp_(min=0.0)
-    return _located(values, first)
-
-
-def _weights(scores: Tensor, largest: Tensor) -> Tensor:
-    return scores.to(torch.float64).sub_(largest.to(torch.float64)[:, None]).exp_()
-
-
-def _located(values: Tensor, first: Tensor) -> Tensor:
-    """The id whose interval surely holds U (A15). values: of a mass of 2^24 at most, (N, V)."""
-    last = values.shape[1] - 1
     slack = TOTAL * bound_of(values.shape[1])
     cumulative = values.cumsum(1)
     total = cumulative[:, -1]
     unit = first.to(torch.float64) * 2.0**-48  # exact, and so is the next one up
-    at = (cumulative <= (unit * total)[:, None]).sum(1).clamp_(max=last)
+    at = (cumulative <= (unit * total)[:, None]).sum(1).clamp_(max=values.shape[1] - 1)
     after = cumulative.gather(1, at[:, None])[:, 0]
     before = cumulative.gather(1, (at - 1).clamp_(min=0)[:, None])[:, 0].mul_(at > 0)
     low = unit * (total - slack)
     high = (unit + 2.0**-48) * (total + slack)
     # U is not below 0 and not 1: the first id needs no lower edge, and the last no upper one.
     sure = (before + slack <= low) | (at == 0)
-    sure = sure & ((high <= after - slack) | (at == last)) & (total > 0)
-    return at.masked_fill(~sure, NO_TOKEN)
+    sure = sure & ((high <= after - slack) | (at == values.shape[1] - 1))
+    empty = (total == 0) & rejected & (status == 0)
+    status = status.masked_fill(empty, int(RefusalCode.ZERO_RESIDUAL))
+    status = status.masked_fill(~sure & (status == 0), UNDECIDED)
+    return Drawn(at.masked_fill(status != 0, NO_TOKEN), status)
+
+
+def correction(logits: Tensor, q: QRows[Tensor], first: Tensor) -> Drawn[Tensor]:
+    """A token from the residual; see ``Backend.correction``."""
+    check_logits(logits, 2)
+    every = torch.ones_like(first, dtype=torch.int32)
+    values, status = _residual(logits, q, every)
+    return find(values, first, status, every > 0)
+
+
+def target(logits: Tensor, first: Tensor) -> Drawn[Tensor]:
+    """A token from p alone; see ``Backend.target``."""
+    check_logits(logits, 2)
+    largest, status = row_status(logits)
+    weights = _weights(logits, largest)
+    weights.mul_(TOTAL / weights.sum(1, keepdim=True))
+    return find(weights, first, status, torch.zeros_like(first, dtype=torch.bool))
+
+
+def _judge(
+    logits: Tensor, tokens: Tensor, q: QRows[Tensor], first: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each of (B, K) drafts by itself: accepted, status of its row, fault of its q (A18)."""
+    size = logits.shape[-1]
+    rows = logits[:, : tokens.shape[1]]
+    largest, status = row_status(rows)
+    inside = (tokens >= 0) & (tokens < size)
+    fault = torch.zeros_like(status)
+    count = lookup(q, tokens)
+    fault = fault.masked_fill(count == 0, int(RefusalCode.ZERO_Q))
+    fault = fault.masked_fill(~inside, int(RefusalCode.OUT_OF_RANGE))
+    at = tokens.masked_fill(~inside, 0)
+    u = first.to(torch.float64)
+    sums = _weights(rows, largest).sum(-1)
+    score = rows.gather(2, at[..., None])[..., 0].to(torch.float64)
+    d = score - largest
+    weight = exp64(d.clamp(min=P_CUTOFF, max=0.0)).mul_(d >= P_CUTOFF)
+    threshold = weight * float(TOTAL * SPAN) / (count.clamp(min=1) * sums)
+    margin = threshold * bound_of(size)
+    yes = (threshold - margin >= SPAN) | (u + 1 <= threshold - margin)
+    # first = 0 never surely rejects a weight above zero, even where the threshold underflows.
+    no = (weight == 0) | ((first > 0) & (u >= threshold + margin))
+    undecided = ~(yes | no) & (status == 0)
+    status = status.masked_fill(undecided, UNDECIDED)
+    return yes & ~no & (status == 0), status, fault
+
+
+def check_round(logits: Tensor, tokens: Tensor, q: QRows[Tensor]) -> None:
+    """Refuse a round whose shapes are not (B, K + 1, V), (B, K) and (B, K, ...) (OUT_OF_RANGE)."""
+    check_logits(logits, 3)
+    batch, depth = tokens.shape
+    if logits.shape[:2] != (batch, depth + 1) or q.counts.shape[:2] != (batch, depth) or depth < 1:
+        raise ArithmeticRefusalError(
+            RefusalCode.OUT_OF_RANGE,
+            f"K >= 1 drafts {tuple(tokens.shape)} need K + 1 rows of p and K of q, not "
+            f"{tuple(logits.shape)} and {tuple(q.counts.shape)}",
+        )
+
+
+def verify(
+    logits: Tensor, tokens: Tensor, q: QRows[Tensor], draws: Draws[Tensor]
+) -> Verdicts[Tensor]:
+    """Judge K drafts of each of B requests; see ``Backend.verify``."""
+    check_round(logits, tokens, q)
+    batch, depth = tokens.shape
+    size = logits.shape[-1]
+    accept, judged, fault = _judge(logits, tokens, q, draws.acceptance)
+    accepted = accept.to(torch.int64).cumprod(1).sum(1)
+    rejected = accepted < depth
+    stop = accepted.clamp(max=depth - 1)[:, None]
+    status = judged.gather(1, stop)[:, 0].mul(rejected)
+    # The first fault of a q, by position, comes before everything: no row was to be looked at.
+    faulty = (fault != 0).to(torch.int64)
+    where = (faulty.cumsum(1) == 0).sum(1).clamp_(max=depth - 1)[:, None]
+    wrong = fault.gather(1, where)[:, 0]
+    row = torch.arange(batch, device=logits.device)
+    last = logits.reshape(-1, size).index_select(0, row * (depth + 1) + accepted)
+    at = row * depth + stop[:, 0]
+    flat = QRows(
+        q.vocab_size,
+        None if q.ids is None else q.ids.reshape(batch * depth, -1).index_select(0, at),
+        q.counts.reshape(batch * depth, -1).index_select(0, at),
+    )
+    first = torch.where(rejected, draws.correction.gather(1, stop)[:, 0], draws.bonus)
+    values, own = _residual(last, flat, rejected.to(torch.int32))
+    # A row refused or undecided before this draw stays so; the draw brings its own faults.
+    status = torch.where(status == 0, own, status)
+    drawn = find(values, first, status, rejected)
+    status = torch.where(wrong != 0, wrong, drawn.status)
+    sound = status == 0
+    return Verdicts(accepted * sound, drawn.tokens.masked_fill(~sound, NO_TOKEN), status)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftwire.kernels.protocol import PAD_ID, QRows
+from draftwire.kernels.backend import PAD_ID, QRows
 from draftwire.kernels.triton import quantise as kernels
 from draftwire.kernels.triton.select import Choice, choose
 from draftwire.kernels.triton.tiles import Cut, extremes, launch

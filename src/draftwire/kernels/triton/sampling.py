@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from draftwire.kernels.protocol import bound_of
-from draftwire.kernels.triton import verify as kernels
+from draftwire.kernels.triton import residual as kernels
 from draftwire.kernels.triton.tiles import Cut, extremes, launch
 
 
@@ -38,7 +38,7 @@ class Weights:
         sums = cut.partial(self._scores, torch.float64)
         counts = tokens if q is None else q
         inputs = (self._scores, counts, *self._state, sums)
-        constants = {"HAS_Q": q is not None, **self._tiles}
+        constants: dict[str, float] = {"HAS_Q": q is not None, **self._tiles}
         launch(kernels.residual_kernel, cut.by_block, *inputs, *self._shape, **constants)
         constants["bound"] = bound_of(cut.width)
         outputs = (first, tokens, *self._shape)

@@ -12,8 +12,8 @@ from torch import Tensor
 from draftwire.kernels.protocol import NO_TOKEN, Round, bound_of
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.torch.rounds import Sample, decide
+from draftwire.kernels.torch.sampling import lowest
 from draftwire.kernels.torch.tensors import Transfer
-from draftwire.kernels.torch.verify import lowest
 
 
 class DeviceRows:
@@ -29,7 +29,7 @@ class DeviceRows:
     ) -> None:
         """Measure every row, each at the draft that is judged there; waits for the device once.
 
-        measure, sample: as in :mod:`draftwire.kernels.torch.verify`, of any device class.
+        measure, sample: as in :mod:`draftwire.kernels.torch.sampling`, of any device class.
         """
         self.size = scores.shape[-1]
         self._scores, self._sample, self._transfer = scores, sample, transfer
