@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from draftwire.kernels import cpu
-from draftwire.kernels.words import first_words
-from draftwire.rows import answers, payload
-from draftwire.wire.messages import ProposalPolicy
+from draftwire.kernels.words import proposal_words
+from draftwire.rows.audit import first_audit_failure
+from draftwire.rows.reply import decode_rows, encode_rows
+from draftwire.wire.messages import ProposalPolicy, Reply
 from draftwire.wire.registry import Layout
 
 _POLICIES = (
@@ -19,17 +20,14 @@ _POLICIES = (
 def prepare() -> None:
     """Compile the loops, or load them from their cache (seconds, once; then next to nothing)."""
     cpu.prepare()
-    first_words(0, 1, 1, 1, 1)
+    uniform24 = proposal_words(0, 1, 1, 1, 1)
     logits = np.linspace(-3, 3, 64, dtype=np.float32)
     for policy in _POLICIES:
         row = cpu.quantise(logits, policy)
-        token = cpu.draw(row, 0)
-        width = 4 * logits.size if policy.layout is Layout.DENSE else 8 * policy.support
-        store = memoryview(bytearray(width))
-        payload.encode_q(row, policy.layout, policy.support, store)
-        entries = len(row.counts)
-        # A reply is decoded from a read-only view, which is a type of its own to the compiler.
-        for q in (store, store.toreadonly()):
-            payload.decode_q(q, policy.layout, logits.size, policy.support, entries, token)
-        if policy.layout is Layout.SPARSE:
-            answers.prepare(row, token, policy.support)
+        token = cpu.draw(row, int(uniform24[0]))
+        rows = encode_rows([row], [token], 1, policy.layout, policy.support)
+        support = policy.support or logits.size
+        reply = Reply(
+            1, 0, policy.layout, 1, 1, 1, bytes(16), 0, 0, 1, 0, logits.size, support, rows
+        )
+        assert first_audit_failure(decode_rows(reply, logits.size), [token], uniform24) is None
