@@ -84,10 +84,10 @@ def _cases(target: Path, drafter: Path, positions: int) -> Iterator[Case]:
         for index, end in enumerate(ends):
             context, drafting = engine.open(ids[:end], sampling), draft.open()
             # The engine's own pass once more: another way to run the model rounds differently.
-            logits = CachedSequence(loaded.model).extend(ids[:end], 1)[0].float().numpy()
+            logits = CachedSequence(loaded.model).forward(ids[:end], 1)[0].float().numpy()
             layout = Layout.SPARSE if index % 2 else Layout.DENSE
             policy = ProposalPolicy(layout, 1, temperature, support=32 if index % 2 else 0)
-            q = cpu.quantise(draft.extend([(drafting, ids[:end])])[0], policy)
+            q = cpu.quantise(draft.forward([(drafting, ids[:end])])[0], policy)
             yield Case(temperature, engine.score(context, ids[:end], ())[0].copy(), logits, q)
             engine.close(context)
             draft.close(drafting)

@@ -55,7 +55,7 @@ def _round(engine: HfDraftEngine, sessions: int) -> Callable[[], object]:
     """Return a round: every session's proposal after its prompt, the prompt's state being held."""
     contexts = [engine.open() for _ in range(sessions)]
     for at, context in enumerate(contexts):
-        engine.extend([(context, [(7 * at + each) % 1000 + 3 for each in range(PROMPT)])])
+        engine.forward([(context, [(7 * at + each) % 1000 + 3 for each in range(PROMPT)])])
     rounds = 0
 
     def once() -> None:
@@ -63,7 +63,7 @@ def _round(engine: HfDraftEngine, sessions: int) -> Callable[[], object]:
         rounds += 1
         jobs: list[DraftJob[Any]] = []
         for at, context in enumerate(contexts):
-            engine.rewind(context, PROMPT - 1)
+            engine.truncate(context, PROMPT - 1)
             jobs.append(DraftJob(context, [at + 3], POLICY, 99 + at, 1, rounds, PROMPT))
         if not all(isinstance(each, Draft) for each in propose(engine, jobs)):
             raise RuntimeError("a proposal was refused")

@@ -22,12 +22,28 @@ from typing import Any
 # Before NumPy and torch are imported: every measurement is of one thread a process.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from benchmarks import distance, loopback, pair, quantise, receive, torch_verify
-from benchmarks import draft_throughput as drafting
+from benchmarks import (
+    distance,
+    draft_throughput,
+    loopback,
+    pair,
+    quantisation,
+    reply_validation,
+    verification,
+)
 from benchmarks.common import Result, table
 from draftwire.engines.hf import embedded_folder
 
-LIBRARIES = ("draftwire", "numpy", "numba", "google-crc32c", "torch", "transformers")
+LIBRARIES = (
+    "draftwire",
+    "numpy",
+    "numba",
+    "google-crc32c",
+    "torch",
+    "transformers",
+    "msgspec",
+    "pyzmq",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,12 +79,12 @@ def _benchmarks(options: argparse.Namespace) -> dict[str, Callable[[], Result]]:
     target = options.target or embedded_folder("target")
     drafter = options.drafter or embedded_folder("drafter")
     return {
-        "quantise": lambda: quantise.run(quick),
-        "receive": lambda: receive.run(quick),
-        "torch_verify": lambda: torch_verify.run(quick),
+        "quantisation": lambda: quantisation.run(quick),
+        "reply_validation": lambda: reply_validation.run(quick),
+        "verification": lambda: verification.run(quick),
         "loopback": lambda: loopback.run(quick),
         "distance": lambda: distance.run(quick, target, drafter),
-        "drafting": lambda: drafting.run(quick, drafter),
+        "draft_throughput": lambda: draft_throughput.run(quick, drafter),
         "pair": lambda: pair.run(quick, target, drafter),
     }
 

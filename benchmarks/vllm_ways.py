@@ -185,7 +185,7 @@ def serve_drafter(options: argparse.Namespace, out: IO[str]) -> None:
     if not sys.stdin.readline():
         return
     timed(DrafterProgram, "draft", "draft")
-    timed(HfDraftEngine, "extend", "model")
+    timed(HfDraftEngine, "forward", "model")
     engine = HfDraftEngine.from_folder(options.drafter)
     config = DrafterConfig(max_sessions=16, max_slots=16, max_depth=options.depth)
     program: DrafterProgram[Any] = DrafterProgram(engine, config)

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.prepared import PreparedEngine, PreparedProposals
+from benchmarks.prepared_rows import PreparedEngine, PreparedProposals
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.server import DrafterServer
 from draftwire.transport.keys import PresharedKey

@@ -3,20 +3,25 @@
 A target row is a sequence of non-negative rationals (weights; p is their normalisation). A draft
 row is a sequence of counts over the whole vocabulary. ``words(position, domain)`` gives the words
 of an address of this round.
+
+The decisions take either kind of row as a mapping too, from an id to its weight or count: an id
+that is not named has none, so a row of any vocabulary is as long as what it names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
+from typing import Any
 
 from spec.oracle.arithmetic import Refused
 from spec.oracle.words import ACCEPTANCE, BONUS, CORRECTION, PROPOSAL, WORD_BITS, below, locate
 
 Words = Callable[[int, int], Iterator[int]]
 Row = Sequence[Fraction]
+Weights = Sequence[Fraction] | Sequence[int] | Mapping[int, Fraction] | Mapping[int, int]
 
 
 def normalise(row: Sequence[Fraction] | Sequence[int]) -> tuple[Fraction, ...]:
@@ -29,17 +34,31 @@ def normalise(row: Sequence[Fraction] | Sequence[int]) -> tuple[Fraction, ...]:
     return tuple(Fraction(a) / mass for a in row)
 
 
-def draw(counts: Sequence[int], words: Iterator[int], bits: int = WORD_BITS) -> int:
+def aligned(*rows: Any) -> tuple[Sequence[int], list[Sequence[Any]]]:
+    """Ids in rising order, and each row's weights of them; all ids unless a row is a mapping.
+
+    An id without weight in every row left out changes no decision: its intervals are empty.
+    """
+    if not any(isinstance(row, Mapping) for row in rows):
+        return range(len(rows[0])), [row for row in rows if not isinstance(row, Mapping)]
+    named = [row if isinstance(row, Mapping) else dict(enumerate(row)) for row in rows]
+    ids = sorted({v for row in named for v, weight in row.items() if weight})
+    return ids, [[Fraction(row.get(v, 0)) for v in ids] for row in named]
+
+
+def draw(counts: Weights, words: Iterator[int], bits: int = WORD_BITS) -> int:
     """A16: the first id whose cumulative count is strictly greater than a uniform ticket."""
-    ticket = below(sum(counts), words, bits)
-    return next(v for v, edge in enumerate(accumulate(counts)) if edge > ticket)
+    ids, (row,) = aligned(counts)
+    ticket = below(int(sum(row)), words, bits)
+    return next(v for v, edge in zip(ids, accumulate(row), strict=True) if edge > ticket)
 
 
-def sample(row: Row, words: Iterator[int], bits: int = WORD_BITS) -> int:
+def sample(row: Weights, words: Iterator[int], bits: int = WORD_BITS) -> int:
     """A19, A20: an id from a row of weights, by the interval of the cumulative row that holds U."""
-    p = normalise(row)
+    ids, (weights,) = aligned(row)
+    p = normalise(weights)
     edges = list(accumulate(p))[:-1]
-    return locate(edges, words, bits)
+    return ids[locate(edges, words, bits)]
 
 
 def acceptance(p: Row, q: Row, token: int) -> Fraction:
@@ -72,27 +91,28 @@ class Verdict:
 
 
 def verify(
-    rows: Sequence[Row],
+    rows: Sequence[Weights],
     drafts: Sequence[int],
-    counts: Sequence[Sequence[int]],
+    counts: Sequence[Weights],
     words: Words,
     first_position: int,
     bits: int = WORD_BITS,
 ) -> Verdict:
     """A18 to A20: a proposal of K drafts against K + 1 target rows."""
     for i, token in enumerate(drafts):
-        p, q = normalise(rows[i]), normalise(counts[i])
+        ids, (weights, row) = aligned(rows[i], counts[i])
+        p, q = normalise(weights), normalise(row)
         position = first_position + i
-        if not accept(p, q, token, words(position, ACCEPTANCE), bits):
+        if token not in ids:
+            raise Refused("ZERO_Q")
+        if not accept(p, q, ids.index(token), words(position, ACCEPTANCE), bits):
             corrected = sample(residual(p, q), words(position, CORRECTION), bits)
-            return Verdict(i, corrected, "correction")
+            return Verdict(i, ids[corrected], "correction")
     last = first_position + len(drafts)
-    bonus = sample(normalise(rows[len(drafts)]), words(last, BONUS), bits)
+    bonus = sample(rows[len(drafts)], words(last, BONUS), bits)
     return Verdict(len(drafts), bonus, "bonus")
 
 
-def audit(
-    counts: Sequence[int], token: int, words: Words, position: int, bits: int = WORD_BITS
-) -> bool:
+def audit(counts: Weights, token: int, words: Words, position: int, bits: int = WORD_BITS) -> bool:
     """A22: the token is the one that its own word draws from its own counts."""
     return draw(counts, words(position, PROPOSAL), bits) == token

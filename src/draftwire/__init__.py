@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from draftwire.engines.hf import remote_speculative as remote_speculative
     from draftwire.errors import DraftwireError as DraftwireError
     from draftwire.session.slot_buffers import SlotPlan as SlotPlan
-    from draftwire.telemetry.metrics import register_metrics as register_metrics
+    from draftwire.telemetry.collector import register_metrics as register_metrics
     from draftwire.transport.keys import PresharedKey as PresharedKey
     from draftwire.transport.tls import TlsFiles as TlsFiles
     from draftwire.verifier.breaker import Breaker as Breaker
@@ -51,7 +51,7 @@ _EXPORTS = {
     "embedded_folder": "draftwire.engines.hf",
     "generate": "draftwire.verifier.generate",
     "load_folder": "draftwire.engines.hf",
-    "register_metrics": "draftwire.telemetry.metrics",
+    "register_metrics": "draftwire.telemetry.collector",
     "remote_speculative": "draftwire.engines.hf",
     "serve": "draftwire.drafter.server",
 }

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwire.telemetry.logs import logging_to
+from draftwire.telemetry.log_handler import logging_to
 from draftwire.wire.registry import LayoutSet, WireVersion
 from testing.faults.network import LATE, Fault, Variants, everywhere, of_frames
 from testing.faults.scene import KEY, UNDER_WAY, Moment, Scene
@@ -226,13 +226,13 @@ def _once(
     def strike(scene: Scene, frame: bytes | None) -> Arrivals:
         assert frame is not None
         model = scene.world.model
-        extend = model.extend
+        forward = model.forward
 
         def once(batch: object) -> NDArray[np.float32]:
-            model.extend = extend  # type: ignore[method-assign]
-            return damage(extend(batch))  # type: ignore[arg-type]
+            model.forward = forward  # type: ignore[method-assign]
+            return damage(forward(batch))  # type: ignore[arg-type]
 
-        model.extend = once  # type: ignore[method-assign]
+        model.forward = once  # type: ignore[method-assign]
         return [(0.0, frame)]
 
     return [("", strike)]

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from draftwire.drafter.program import DrafterConfig
 from draftwire.session.link import Link
-from draftwire.telemetry.logs import logging_to
+from draftwire.telemetry.log_handler import logging_to
 from draftwire.transport.channel import Channel, Part
 from draftwire.transport.tcp import Address, TcpChannel, free_address
 from draftwire.verifier.client import DraftClient

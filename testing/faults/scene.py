@@ -20,7 +20,7 @@ from draftwire.drafter.program import DrafterConfig
 from draftwire.drafter.propose import ProposalSource
 from draftwire.exact.words import WordSource
 from draftwire.session.state_table import State
-from draftwire.telemetry.logs import QueuedHandler
+from draftwire.telemetry.log_handler import QueuedHandler
 from draftwire.verifier.breaker import Breaker, Choice
 from draftwire.verifier.client import ClientRequest, DraftClient
 from draftwire.verifier.hello import verifier_hello

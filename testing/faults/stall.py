@@ -255,10 +255,10 @@ def _bear_witness(told: Connection) -> None:
 class Slow(ToyDrafter):
     """Takes PASS seconds for a pass: a round lasts long enough to be hit, and not to be late."""
 
-    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
         """Return logits, after a while."""
         time.sleep(PASS)
-        return super().extend(batch)
+        return super().forward(batch)
 
 
 def measure(how: str, rounds: int) -> Stalls:

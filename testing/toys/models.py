@@ -77,13 +77,13 @@ class ToyDrafter:
         context.open = False
         self.contexts.remove(context)
 
-    def rewind(self, context: ToyContext, length: int) -> None:
+    def truncate(self, context: ToyContext, length: int) -> None:
         """Forget all tokens but the first ``length``."""
         assert context.open
         assert 0 <= length <= context.length
         del context.tokens[length:]
 
-    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
         """Take tokens in and return the logits after them: float32 (rows, V)."""
         assert len({id(context) for context, _ in batch}) == len(batch)
         self.batches.append(len(batch))

@@ -183,7 +183,7 @@ def test_what_a_stranger_costs_is_counted() -> None:
         assert sum(counters.found.values()) == 1
 
 
-def test_the_journal_tells_of_connections_and_drains_and_never_of_text(
+def test_the_log_tells_of_connections_and_drains_and_never_of_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "draftwire")

@@ -134,11 +134,11 @@ def test_a_session_that_ends_while_it_is_fed_leaves_nothing() -> None:
 class FailsAt(ToyDrafter):
     """An engine that raises once a context that begins with 0 holds so many tokens."""
 
-    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
         for context, tokens in batch:
             if (*context.tokens, *tokens)[0] == 0 and len(context.tokens) + len(tokens) >= 20:
                 raise RuntimeError("out of memory")
-        return super().extend(batch)
+        return super().forward(batch)
 
 
 def test_an_engine_that_fails_while_it_is_fed_costs_the_culprits_proposal_alone() -> None:

@@ -60,10 +60,10 @@ class Failing(ToyDrafter):
 
     fails = False
 
-    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
         if self.fails:
             raise RuntimeError("told to")
-        return super().extend(batch)
+        return super().forward(batch)
 
 
 class World:

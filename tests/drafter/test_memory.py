@@ -155,9 +155,9 @@ def test_one_that_leaves_much_unread_takes_nothing_from_who_is_served() -> None:
 def test_what_is_declined_was_never_drawn_and_says_so() -> None:
     engine_calls = []
     program = program_of(DENSE_BYTES + 1000)
-    program.engine.extend, extend = (  # type: ignore[method-assign]
-        lambda batch: engine_calls.append(len(batch)) or extend(batch),
-        program.engine.extend,
+    program.engine.forward, forward = (  # type: ignore[method-assign]
+        lambda batch: engine_calls.append(len(batch)) or forward(batch),
+        program.engine.forward,
     )
     first, second = Verifier(program), Verifier(program)
     first.ask(0, DENSE)

@@ -139,9 +139,9 @@ class Slow(ToyDrafter):
 
     seconds: float = 1e-4
 
-    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
         time.sleep(self.seconds * sum(len(tokens) for _, tokens in batch))
-        return super().extend(batch)
+        return super().forward(batch)
 
 
 def long_prompts(

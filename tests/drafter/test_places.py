@@ -44,12 +44,12 @@ class AckedPrefix(ToyDrafter):
     go_on: threading.Event = field(default_factory=threading.Event)
     once: bool = False
 
-    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
         self.entered.set()
         assert self.go_on.wait(30)
         if self.once:
             self.go_on.clear()
-        return super().extend(batch)
+        return super().forward(batch)
 
     def one(self) -> None:
         """Let one batch end, and hold the next one."""

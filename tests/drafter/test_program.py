@@ -211,8 +211,8 @@ def test_a_step_in_a_slot_that_was_not_agreed_ends_its_own_connection_alone() ->
 class OneAtATime(ToyDrafter):
     """An engine that takes one context at a time, and says so by the way it extends."""
 
-    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
-        alone = super().extend
+    def forward(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+        alone = super().forward
         return one_by_one(lambda context, tokens: alone([(context, tokens)])[0], batch)
 
 
@@ -233,12 +233,12 @@ def test_an_engine_that_takes_one_context_at_a_time_drafts_the_same() -> None:
 class Failing(ToyDrafter):
     """An engine that raises for every context that begins with token 0."""
 
-    def extend(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
         for context, tokens in batch:
             if (*context.tokens, *tokens)[0] == 0:
                 context.tokens.extend(tokens)  # left in a state that nobody knows
                 raise RuntimeError("out of memory")
-        return super().extend(batch)
+        return super().forward(batch)
 
 
 def test_an_engine_that_fails_costs_the_culprits_proposal_alone() -> None:

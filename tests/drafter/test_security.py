@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from draftwire.drafter.limits import Allowance, PeerLimits
-from draftwire.drafter.log import DrafterJournal
+from draftwire.drafter.log import DrafterLog
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.server import DrafterServer, serve
 from draftwire.errors import (
@@ -406,7 +406,7 @@ def test_the_log_of_refusals_is_bounded_escaped_and_counts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = iter([0.0, 0.1, 0.2, 1.5]).__next__
-    log = DrafterJournal(clock)
+    log = DrafterLog(clock)
     for index in range(4):
         log.refused(
             "peer", "127.0.0.1", ProtocolError(CODE.BAD_FIELD, f"{index}\n\x1b[31m%s" + "x" * 5000)

@@ -105,10 +105,10 @@ def rows_of(model: Any, together: BatchedModel, order: Callable[[int], Sequence[
         batch = []
         for session in company:
             keep, feed = lives[session].pop(0)
-            sequences[session].rewind(keep)
+            sequences[session].truncate(keep)
             batch.append((sequences[session], feed))
         if batch:
-            for session, row in zip(company, together.extend(batch), strict=True):
+            for session, row in zip(company, together.forward(batch), strict=True):
                 rows[session].append(row.numpy().tobytes())
     return rows
 
@@ -138,7 +138,7 @@ def test_rows_are_those_of_a_pass_without_any_cache(name: str) -> None:
             if at[index] < len(text)
         ]
         living = [index for index, text in texts.items() if at[index] < len(text)]
-        rows = together.extend(batch)
+        rows = together.forward(batch)
         for index, row in zip(living, rows, strict=True):
             at[index] = sequences[index].length
             expected = fresh_logits(model, texts[index][: at[index]])[-1]
@@ -166,7 +166,7 @@ def test_a_pass_that_fails_leaves_every_sequence_as_it_was(
     sequences = [CachedSequence(model) for _ in range(3)]
     untouched = [CachedSequence(model) for _ in range(3)]
     for each in (sequences, untouched):
-        together.extend([(one, [3, 4 + at]) for at, one in enumerate(each)])
+        together.forward([(one, [3, 4 + at]) for at, one in enumerate(each)])
 
     def fail(*args: object, **kwargs: object) -> None:
         raise RuntimeError("out of memory")
@@ -175,11 +175,11 @@ def test_a_pass_that_fails_leaves_every_sequence_as_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(together._model.model.layers[1], "forward", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
-            together.extend([(one, [1, 2]) for one in sequences])
+            together.forward([(one, [1, 2]) for one in sequences])
     assert [one.length for one in sequences] == [2, 2, 2]
     assert all(set(one.layer_lengths()) == {2} for one in sequences)
-    rows = together.extend([(one, [7]) for one in sequences])
-    assert torch.equal(rows, together.extend([(one, [7]) for one in untouched]))
+    rows = together.forward([(one, [7]) for one in sequences])
+    assert torch.equal(rows, together.forward([(one, [7]) for one in untouched]))
 
 
 def llama_with(**other: Any) -> Any:
@@ -221,7 +221,7 @@ def test_a_model_whose_rows_would_depend_on_their_company_is_run_row_by_row(
     assert not engine.batches
     assert said in caplog.text
     contexts = [engine.open() for _ in range(2)]
-    rows = engine.extend([(contexts[0], [3, 4]), (contexts[1], [5])])
+    rows = engine.forward([(contexts[0], [3, 4]), (contexts[1], [5])])
     np.testing.assert_allclose(rows[0], fresh_logits(model, [3, 4])[-1], atol=1e-4)
     np.testing.assert_allclose(rows[1], fresh_logits(model, [5])[-1], atol=1e-4)
 
@@ -229,16 +229,16 @@ def test_a_model_whose_rows_would_depend_on_their_company_is_run_row_by_row(
 class Leaky(BatchedModel):
     """A batched model in which the rows of a pass are not quite alone."""
 
-    def extend(self, batch: Any) -> torch.Tensor:
-        rows = super().extend(batch)
+    def forward(self, batch: Any) -> torch.Tensor:
+        rows = super().forward(batch)
         return rows * (1 + 2e-7 * (len(batch) > 3))
 
 
 class Other(BatchedModel):
     """A batched model that computes another function."""
 
-    def extend(self, batch: Any) -> torch.Tensor:
-        return super().extend(batch) * 1.01
+    def forward(self, batch: Any) -> torch.Tensor:
+        return super().forward(batch) * 1.01
 
 
 @pytest.mark.parametrize(("kind", "said"), [(Leaky, "other bits"), (Other, "another function")])
@@ -261,8 +261,8 @@ def test_a_prompt_has_its_own_pass_whatever_else_is_asked() -> None:
         engine = HfDraftEngine(tiny_llama(V), tiny_tokenizer(V), identity=bytes(32))
         assert engine.batches
         contexts = {index: engine.open() for index in order}
-        rows = engine.extend([(contexts[index], feeds[index]) for index in order])
-        more = engine.extend([(contexts[index], [index]) for index in order])
+        rows = engine.forward([(contexts[index], feeds[index]) for index in order])
+        more = engine.forward([(contexts[index], [index]) for index in order])
         return {index: rows[at].tobytes() + more[at].tobytes() for at, index in enumerate(order)}
 
     together = run([0, 1, 2, 3])
@@ -300,7 +300,7 @@ def test_r13_permuting_the_sessions_of_a_batch_changes_no_token_and_no_count() -
             for index, draft in zip(order, propose(engine, jobs), strict=True):
                 assert isinstance(draft, Draft)
                 drawn[index].append((draft.tokens, [row.counts.tobytes() for row in draft.rows]))
-                engine.rewind(contexts[index], len(PROPOSALS[index][0]))
+                engine.truncate(contexts[index], len(PROPOSALS[index][0]))
                 feeds[index] = [(draft.tokens[0] + 1) % engine.vocab_size]
         return drawn
 
@@ -318,8 +318,8 @@ def test_e49_a_session_whose_rows_are_nan_changes_no_bit_of_the_others() -> None
     engine = HfDraftEngine(model, tiny_tokenizer(V), identity=bytes(32))
     assert engine.batches
     feeds = {0: [3, 7], 1: [3, 9], 2: [7]}
-    alone = {index: engine.extend([(engine.open(), feed)])[0] for index, feed in feeds.items()}
-    rows = engine.extend([(engine.open(), feed) for feed in feeds.values()])
+    alone = {index: engine.forward([(engine.open(), feed)])[0] for index, feed in feeds.items()}
+    rows = engine.forward([(engine.open(), feed) for feed in feeds.values()])
     assert np.isnan(rows[1]).all()
     for index in (0, 2):
         assert rows[index].tobytes() == alone[index].tobytes()

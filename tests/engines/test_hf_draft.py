@@ -39,7 +39,7 @@ def test_it_is_a_draft_engine() -> None:
 def test_logits_are_those_of_the_last_token() -> None:
     engine = engine_for()
     first, second = engine.open(), engine.open()
-    rows = engine.extend([(first, [3, 4, 5]), (second, [6])])
+    rows = engine.forward([(first, [3, 4, 5]), (second, [6])])
     assert rows.dtype == np.float32
     assert rows.shape == (2, V)
     # Largest measured distance from a pass without a cache, here and below: 4e-6.
@@ -53,8 +53,8 @@ def test_a_row_has_the_same_bits_whatever_else_is_in_the_batch() -> None:
     def run(order: list[int]) -> dict[int, bytes]:
         engine = engine_for()
         contexts = {index: engine.open() for index in order}
-        rows = engine.extend([(contexts[index], feeds[index]) for index in order])
-        more = engine.extend([(contexts[index], [index]) for index in order])
+        rows = engine.forward([(contexts[index], feeds[index]) for index in order])
+        more = engine.forward([(contexts[index], [index]) for index in order])
         return {index: rows[at].tobytes() + more[at].tobytes() for at, index in enumerate(order)}
 
     together = run([0, 1, 2, 3])
@@ -63,18 +63,18 @@ def test_a_row_has_the_same_bits_whatever_else_is_in_the_batch() -> None:
         assert run([index]) == {index: together[index]}
 
 
-def test_d9_a_rewound_context_continues_from_the_committed_prefix() -> None:
+def test_d9_a_truncated_context_continues_from_the_committed_prefix() -> None:
     engine = engine_for()
     prompt, drafts = [3, 7, 2], [5, 6, 8, 9]
     for accepted in range(len(drafts) + 1):
         context = engine.open()
-        engine.extend([(context, prompt)])
+        engine.forward([(context, prompt)])
         for draft in drafts[:-1]:  # the last draft of a proposal is not fed
-            engine.extend([(context, [draft])])
+            engine.forward([(context, [draft])])
         held = min(len(prompt) + accepted, context.length)
-        engine.rewind(context, held)
+        engine.truncate(context, held)
         committed = [*prompt, *drafts[:accepted], 11]
-        row = engine.extend([(context, committed[held:])])[0]
+        row = engine.forward([(context, committed[held:])])[0]
         assert context.tokens == tuple(committed)
         np.testing.assert_allclose(row, fresh_logits(tiny_llama(V), committed)[-1], atol=5e-5)
 
@@ -82,7 +82,7 @@ def test_d9_a_rewound_context_continues_from_the_committed_prefix() -> None:
 def test_closed_contexts_are_forgotten() -> None:
     engine = engine_for()
     contexts = [engine.open() for _ in range(3)]
-    engine.extend([(context, [1, 2]) for context in contexts])
+    engine.forward([(context, [1, 2]) for context in contexts])
     for left, context in zip((2, 1, 0), contexts, strict=True):
         engine.close(context)
         assert engine.open_sessions == left
@@ -98,7 +98,7 @@ def test_m55_each_q_is_conditioned_on_the_tokens_drawn_before_it() -> None:
         # The same chunks, so the same bits: the counts must be equal.
         again, feed = engine.open(), [3, 7]
         for token, row in zip(draft.tokens, draft.rows, strict=True):
-            counts = cpu.quantise(engine.extend([(again, feed)])[0], DENSE)
+            counts = cpu.quantise(engine.forward([(again, feed)])[0], DENSE)
             assert np.array_equal(counts.counts, row.counts)
             feed = [token]
         seen.add(tuple(draft.tokens))
@@ -112,7 +112,7 @@ def test_d2_bfloat16_logits_are_widened_once_and_the_token_drawn_from_those_coun
     assert isinstance(draft, Draft)
     again, feed = engine.open(), [3, 7]
     for at, (token, row) in enumerate(zip(draft.tokens, draft.rows, strict=True)):
-        logits = torch.from_numpy(engine.extend([(again, feed)])[0])
+        logits = torch.from_numpy(engine.forward([(again, feed)])[0])
         assert torch.equal(logits, logits.to(torch.bfloat16).float())  # near ties stay ties
         counts = cpu.quantise(logits.numpy(), DENSE)
         assert np.array_equal(counts.counts, row.counts)
@@ -123,7 +123,7 @@ def test_d2_bfloat16_logits_are_widened_once_and_the_token_drawn_from_those_coun
 
 def test_v18_padded_ids_have_no_q_and_are_never_proposed() -> None:
     engine = engine_for(width=18, vocab_size=13)
-    rows = engine.extend([(engine.open(), [3, 7])])
+    rows = engine.forward([(engine.open(), [3, 7])])
     assert rows.shape == (1, 13)
     for key in range(20):
         draft = propose(engine, [job(engine.open(), [3, 7], key, 2)])[0]
@@ -153,7 +153,7 @@ def test_e49_a_row_of_nan_refuses_its_own_session_alone() -> None:
 def test_a_context_of_any_length_can_be_emptied_and_used_again(length: int) -> None:
     engine = engine_for()
     context = engine.open()
-    first = engine.extend([(context, [3] * length)])
-    engine.rewind(context, 0)
+    first = engine.forward([(context, [3] * length)])
+    engine.truncate(context, 0)
     assert context.length == 0
-    assert np.array_equal(engine.extend([(context, [3] * length)]), first)
+    assert np.array_equal(engine.forward([(context, [3] * length)]), first)

@@ -35,7 +35,7 @@ def test_extending_in_any_chunks_equals_one_fresh_pass(model: object) -> None:
         rows = []
         for start in range(0, len(TEXT), size):
             chunk = TEXT[start : start + size]
-            rows.append(sequence.extend(chunk, keep=len(chunk)).numpy())
+            rows.append(sequence.forward(chunk, keep=len(chunk)).numpy())
         np.testing.assert_allclose(np.concatenate(rows), expected, atol=TOLERANCE, rtol=0)
         assert sequence.tokens == tuple(TEXT)
 
@@ -43,12 +43,12 @@ def test_extending_in_any_chunks_equals_one_fresh_pass(model: object) -> None:
 def test_rollback_to_every_length_equals_a_fresh_pass(model: object) -> None:
     for length in range(len(TEXT) + 1):
         sequence = CachedSequence(model)
-        sequence.extend(TEXT)
-        sequence.rewind(length)
+        sequence.forward(TEXT)
+        sequence.truncate(length)
         assert sequence.length == length
         assert set(sequence.layer_lengths()) <= {length}
         other = [*TEXT[:length], 11, 12, 5]
-        rows = sequence.extend(other[length:], keep=3).numpy()
+        rows = sequence.forward(other[length:], keep=3).numpy()
         np.testing.assert_allclose(rows, fresh_logits(model, other)[-3:], atol=TOLERANCE, rtol=0)
 
 
@@ -56,18 +56,18 @@ def test_rollback_keeps_the_bits_of_the_prefix() -> None:
     model = tiny_llama(16)
     plain, rolled = CachedSequence(model), CachedSequence(model)
     for sequence in (plain, rolled):
-        sequence.extend(TEXT[:6])
-    rolled.extend([1, 2, 3, 4])
-    rolled.rewind(6)
-    assert torch.equal(plain.extend(TEXT[6:], keep=3), rolled.extend(TEXT[6:], keep=3))
+        sequence.forward(TEXT[:6])
+    rolled.forward([1, 2, 3, 4])
+    rolled.truncate(6)
+    assert torch.equal(plain.forward(TEXT[6:], keep=3), rolled.forward(TEXT[6:], keep=3))
 
 
-def test_rewind_refuses_lengths_that_it_does_not_hold() -> None:
+def test_truncate_refuses_lengths_that_it_does_not_hold() -> None:
     sequence = CachedSequence(tiny_llama(16))
-    sequence.extend([1, 2, 3])
+    sequence.forward([1, 2, 3])
     for length in (-1, 4):
         with pytest.raises(ConfigurationError, match="holds 3"):
-            sequence.rewind(length)
+            sequence.truncate(length)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_rewind_refuses_lengths_that_it_does_not_hold() -> None:
 )
 def test_the_last_token_is_always_computed_again(ids: list[int], kept: int) -> None:
     sequence = CachedSequence(tiny_llama(16))
-    sequence.extend([3, 7, 2, 9])
-    sequence.rewind_to_prefix_of(ids)
+    sequence.forward([3, 7, 2, 9])
+    sequence.truncate_to_prefix_of(ids)
     assert sequence.length == kept
 
 
@@ -86,7 +86,7 @@ def test_a_model_that_raises_leaves_the_sequence_as_it_was(
 ) -> None:
     model = tiny_llama(16)
     sequence = CachedSequence(model)
-    sequence.extend(TEXT[:5])
+    sequence.forward(TEXT[:5])
 
     def fail(*args: object, **kwargs: object) -> None:
         raise RuntimeError("out of memory")
@@ -95,9 +95,9 @@ def test_a_model_that_raises_leaves_the_sequence_as_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(model.model.layers[1], "forward", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
-            sequence.extend([1, 2, 3])
+            sequence.forward([1, 2, 3])
     assert sequence.layer_lengths() == [5, 5]
-    rows = sequence.extend(TEXT[5:], keep=1).numpy()
+    rows = sequence.forward(TEXT[5:], keep=1).numpy()
     np.testing.assert_allclose(rows, fresh_logits(model, TEXT)[-1:], atol=TOLERANCE, rtol=0)
 
 

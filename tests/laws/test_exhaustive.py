@@ -1,4 +1,4 @@
-"""The theorem, by enumeration: whatever the drafter, the emitted text has the target's law.
+"""The theorem, by enumeration: for any q that tokens are drawn from, the text has the target's law.
 
 ``==`` between laws is equality of fractions. Nothing here is sampled.
 """

@@ -4,7 +4,7 @@ Every proposal that can be drawn from small supports is drawn, by the generator 
 as many keys as it takes. The interpreted part is compared line by line as it runs. Compiled loops
 are run in the interpreter and compared in the same way: their bounds are those of the rows, so the
 lines of one row are the same whatever token it has. What comes before the draw, the model and the
-rounding of its next row, depends on the tokens before as q itself does (docs/AUDIT.md).
+rounding of its next row, depends on the tokens before as q itself does (docs/internals/audit.md).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction as F
 from itertools import islice
 
@@ -15,6 +16,7 @@ from draftwire.exact.counts import Counts
 from draftwire.exact.words import Address, Domain, KeyedWords, RequestKey, link_key
 from spec.oracle import decisions
 from spec.oracle import words as oracle
+from spec.oracle.arithmetic import Refused
 
 FULL = 0xFFFFFFFF
 
@@ -123,6 +125,43 @@ def test_rounds_are_exacts(data: st.DataObject) -> None:
         ours.token,
         ours.outcome,
     )
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_rows_given_as_mappings_are_decided_as_whole_rows(data: st.DataObject) -> None:
+    size = data.draw(st.integers(2, 6))
+    depth = data.draw(st.integers(1, 3))
+    bits = data.draw(st.sampled_from([1, 3, 8, 24]))
+    row = st.lists(st.integers(0, 3), min_size=size, max_size=size).filter(any)
+    rows = [[F(a) for a in data.draw(row)] for _ in range(depth + 1)]
+    counts = [data.draw(row) for _ in range(depth)]
+    seed = data.draw(st.integers(0, 2**32))
+    named = [{v: a for v, a in enumerate(p) if a} for p in rows]
+    padded = [dict(enumerate(q)) | {1 << 20: 0} for q in counts]  # zeros may be named as well
+
+    def words(position: int, domain: int) -> Iterator[int]:
+        return oracle.words_at(oracle.key_of(seed, 0, domain), 1, 1, position, bits)
+
+    drafts = [decisions.draw(q, words(i, oracle.PROPOSAL), bits) for i, q in enumerate(counts)]
+    for i, (token, q) in enumerate(zip(drafts, padded, strict=True)):
+        assert decisions.audit(q, token, words, i, bits)
+        assert decisions.sample(named[i], words(i, oracle.BONUS), bits) == decisions.sample(
+            rows[i], words(i, oracle.BONUS), bits
+        )
+    whole = decisions.verify(rows, drafts, counts, words, 0, bits)
+    assert decisions.verify(named, drafts, padded, words, 0, bits) == whole
+    assert decisions.verify(named, drafts, counts, words, 0, bits) == whole
+
+
+def test_a_draft_that_a_mapping_does_not_name_is_refused() -> None:
+    def words(position: int, domain: int) -> Iterator[int]:
+        return iter([0])
+
+    with pytest.raises(Refused, match="ZERO_Q"):
+        decisions.verify([{7: F(1)}, {7: F(1)}], [129_000], [{7: 1}], words, 0)
+    with pytest.raises(Refused, match="ZERO_Q"):
+        decisions.verify([{7: F(1)}, {7: F(1)}], [7], [{9: 1}], words, 0)
 
 
 @given(st.integers(0, (1 << 64) - 1))

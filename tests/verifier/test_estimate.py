@@ -83,9 +83,20 @@ def test_drafting_that_does_not_pay_names_what_is_to_blame(measured: Measured, s
 
 def test_acceptance_deadline_and_context_have_a_word_each() -> None:
     assert any("accepted 20%" in text for text in told(changed(accepted=(0.2,) * 5)))
-    assert any("--deadline-ms" in text for text in told(GOOD, Wanted("sparse:32", 5, 0.01, 1, 1)))
+    (advised,) = [
+        text for text in told(GOOD, Wanted("sparse:32", 5, 0.01, 1, 1)) if "--deadline-ms" in text
+    ]
+    assert "with --seed" in advised and "follows the rounds" in advised
     short = Wanted("sparse:32", 5, 0.5, 4096, 512)
     assert any("512" in text and "4096" in text for text in told(GOOD, short))
+
+
+def test_a_proposal_longer_than_any_derived_deadline_needs_one_that_is_set() -> None:
+    slow = changed(target=60.0, target_deep=61.0, fixed=12.0)
+    (advised,) = [text for text in told(slow) if "--deadline-ms" in text]
+    assert "no derived deadline is longer than 10 s" in advised
+    fine = changed(target=2.0, target_deep=2.1, fixed=0.05, draft=0.001)
+    assert not [text for text in told(fine) if "--deadline-ms" in text]
 
 
 @pytest.mark.parametrize("path", PATHS)

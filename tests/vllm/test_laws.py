@@ -2,8 +2,8 @@
 
 V = 8, depth 3, texts of 4 tokens (the first one has no drafts). Every row of p that was used equals
 the reference's: that is the exact part, for what becomes of such rows is enumerated in
-``tests/engines/test_vllm_ledger.py``. The texts are then held against the joint law by chi-square,
-N texts each, alpha = 1e-4 (fifteen such tests). What must fail does, far below that.
+``tests/engines/test_vllm_speculation.py``. The texts are then held against the joint law by
+chi-square, N texts each, alpha = 1e-4 (fifteen such tests). What must fail does, far below that.
 """
 
 from __future__ import annotations

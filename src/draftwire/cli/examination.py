@@ -11,6 +11,7 @@ import click
 
 from draftwire.cli.doctor import DoctorOptions
 from draftwire.cli.drafters import explained, require_limits
+from draftwire.cli.generate import SEEDED_DEADLINE_MS
 from draftwire.cli.models import Target
 from draftwire.cli.options import LayoutChoice
 from draftwire.cli.progress import Counting
@@ -26,7 +27,6 @@ from draftwire.wire.registry import Layout, LayoutSet
 
 SUPPORTS: Final = (16, 32, 64, 256)
 _PARTS: Final = 4
-GENERATE_DEADLINE: Final = 0.5  # seconds; what `generate` waits unless told otherwise
 
 
 @dataclass
@@ -80,7 +80,8 @@ def _examine(options: DoctorOptions, target: Target, findings: Findings) -> Exit
     estimates = _estimates(measured, agreed, policy.depth)
     layout = str(replace(options.layout, support=policy.support))
     asked = at(measured, layout, policy.depth, _size(policy, agreed.vocab_size, policy.depth))
-    wanted = Wanted(layout, policy.depth, GENERATE_DEADLINE, engine.max_context, agreed.max_context)
+    seeded = SEEDED_DEADLINE_MS / 1e3
+    wanted = Wanted(layout, policy.depth, seeded, engine.max_context, agreed.max_context)
     todo = list(advice(measured, asked, estimates, wanted))
     pays = max(each.rate for each in estimates) > measured.alone
     _tell_measured(findings, measured, options.max_tokens)

@@ -255,8 +255,10 @@ The drafter away or another program: the run is target-only and says so; its law
 def generate(ctx: click.Context, /, **values: Any) -> None:
     """Generate text with a target; a drafter elsewhere proposes, this side verifies.
 
-    The text has exactly the law of the target alone, whatever the drafter does. It goes to standard
-    output as it is made; notes and the report go to standard error.
+    The text has exactly the law of the target alone, whatever the network does and for any q that
+    its token was drawn from; a token that does not follow from its q and key is not used (AUDIT.md:
+    what a lying drafter can still do). It goes to standard output; notes and the report go to
+    standard error.
     """
     refuse_contradictions(ctx, values)
     options = options_of(values)

@@ -19,7 +19,7 @@ from draftwire.cli.progress import Counting
 from draftwire.cli.ranked import ranked_target
 from draftwire.cli.screen import TextStream, wants_colour
 from draftwire.cli.summary import line, report_lines
-from draftwire.telemetry.logs import logging_to
+from draftwire.telemetry.log_handler import logging_to
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.generate import Generation, generate
 from draftwire.verifier.policy import policy_like

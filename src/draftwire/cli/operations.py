@@ -1,4 +1,4 @@
-"""Options that say how a run is watched, the same for both commands, and what they do."""
+"""Options that say how a run is observed, the same for both commands, and what they do."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from draftwire.cli.options import HostType
-from draftwire.telemetry.events import tell
-from draftwire.telemetry.logs import FORMATS, LEVELS
+from draftwire.telemetry.events import log_event
+from draftwire.telemetry.log_handler import FORMATS, LEVELS
 from draftwire.transport.tcp import Address, is_loopback
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """How a run is watched. metrics: where to serve them; None = nowhere."""
+    """How a run is observed. metrics: where to serve them; None = nowhere."""
 
     metrics: Address | None
     log_level: str
@@ -108,15 +108,15 @@ def serving_metrics(
         return
     from prometheus_client import CollectorRegistry
 
-    from draftwire.telemetry.metrics import register_metrics
-    from draftwire.telemetry.web import watched
+    from draftwire.telemetry.collector import register_metrics
+    from draftwire.telemetry.http_server import metrics_server
 
     registry = CollectorRegistry()
     register_metrics(source, registry)
-    with watched(*watching.metrics, registry, draining) as address:
+    with metrics_server(*watching.metrics, registry, draining) as address:
         text = f"metrics on http://{address}/metrics"
         if watching.log_format == "json":  # every line is one event then
-            tell(_LOG, logging.INFO, "metrics", text, address=str(address))
+            log_event(_LOG, logging.INFO, "metrics", text, address=str(address))
         else:
             click.echo(f"draftwire: {text}", err=True)
         yield

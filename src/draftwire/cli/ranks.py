@@ -65,7 +65,7 @@ def rank_options(command: Command) -> Command:
             type=click.IntRange(1, MOST_RANKS),
             default=1,
             show_default=True,
-            help="Processes that share the model's vocabulary (docs/RANKS.md).",
+            help="Processes that share the model's vocabulary (docs/guides/ranks.md).",
         ),
     ):
         command = option(command)
@@ -97,7 +97,7 @@ def take_ranks(values: dict[str, Any], others: tuple[str, ...]) -> RankOptions |
     if values["device"] != "cpu":
         raise click.UsageError(
             f"--ranks runs on CPUs from the command line: drop --device {values['device']}, or"
-            " write a program (docs/RANKS.md)"
+            " write a program (docs/guides/ranks.md)"
         )
     return RankOptions(size, rank, rendezvous, patience)
 

@@ -17,7 +17,7 @@ from draftwire.cli.progress import working
 from draftwire.cli.ranked import serve_ranks
 from draftwire.cli.serve import ServeOptions
 from draftwire.drafter.program import DrafterConfig
-from draftwire.telemetry.logs import logging_to
+from draftwire.telemetry.log_handler import logging_to
 from draftwire.transport.tcp import Address, listen
 
 

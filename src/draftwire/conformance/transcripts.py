@@ -98,11 +98,11 @@ class TableEngine:
     def close(self, context: TableContext) -> None:
         """Nothing is held."""
 
-    def rewind(self, context: TableContext, length: int) -> None:
+    def truncate(self, context: TableContext, length: int) -> None:
         """Keep the first ``length`` tokens."""
         del context.tokens[length:]
 
-    def extend(self, batch: Sequence[tuple[TableContext, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[TableContext, Sequence[int]]]) -> NDArray[np.float32]:
         """Return the rows after the last tokens."""
         rows = []
         for context, tokens in batch:

@@ -1,1 +1,1 @@
-"""The drafter program, without a model or a socket of its own."""
+"""The drafter program, without a model of its own: proposals, batches, admission, the server."""

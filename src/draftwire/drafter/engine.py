@@ -1,4 +1,4 @@
-"""What a drafting model must offer: open, rewind and extend a context, batched over sessions.
+"""What a drafting model must offer: open, truncate and feed a context, batched over sessions.
 
 The engine knows nothing of sockets, policies, counts or words. It turns tokens into logits.
 """
@@ -39,10 +39,10 @@ class DraftEngine(ModelIdentity, Protocol[Context]):
     def close(self, context: Context) -> None:
         """Free what the context holds; it is not used again, whatever this raises."""
 
-    def rewind(self, context: Context, length: int) -> None:
+    def truncate(self, context: Context, length: int) -> None:
         """Keep the state of the first ``length`` tokens (``0 <= length <= context.length``)."""
 
-    def extend(self, batch: Sequence[tuple[Context, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[Context, Sequence[int]]]) -> NDArray[np.float32]:
         """Feed at least one token to each context and return the logits after the last one.
 
         batch: B different contexts, each with its new tokens (lengths may differ). Returns binary32
@@ -53,12 +53,12 @@ class DraftEngine(ModelIdentity, Protocol[Context]):
 
 
 def one_by_one(
-    extend: Callable[[Context, Sequence[int]], NDArray[np.float32]],
+    forward: Callable[[Context, Sequence[int]], NDArray[np.float32]],
     batch: Sequence[tuple[Context, Sequence[int]]],
 ) -> NDArray[np.float32]:
-    """Return what ``DraftEngine.extend`` does, for an engine that takes one context at a time.
+    """Return what ``DraftEngine.forward`` does, for an engine that takes one context at a time.
 
-    extend: feeds tokens to one context, returns binary32 (V,). When it raises, the contexts that it
-    had not come to are as before.
+    forward: feeds tokens to one context, returns binary32 (V,). When it raises, the contexts behind
+    that one are as before.
     """
-    return np.stack([extend(context, tokens) for context, tokens in batch])
+    return np.stack([forward(context, tokens) for context, tokens in batch])

@@ -21,8 +21,9 @@ class PeerLimits:
     refusals_per_second, refusals_at_once: messages that a session refuses; more ends it all.
     max_positions: drafts asked for and not yet answered; 0 = what sessions and depth allow; more
     are declined.
-    prefill_chunk_tokens: of a prefix that one batch feeds; a longer one is fed over several batches,
-    between which others are drawn for. All that is shorter shares as many among the verifiers that wait.
+    prefill_chunk_tokens: of a prefix that one batch feeds; a longer one is fed over several
+    batches, between which others are drawn for. All that is shorter shares as many among the
+    verifiers that wait.
     lease_seconds: of silence, after which an agreed connection for which nothing is being drafted
     ends, and its sessions with it; every whole frame renews the lease, PING too (P30).
     yield_seconds: without a proposal, after which it makes way for another verifier where all

@@ -9,13 +9,13 @@ from typing import Final
 
 from draftwire.drafter.counters import LeaseEnd
 from draftwire.errors import ProtocolError
-from draftwire.telemetry.events import Limiter, one_line, tell
+from draftwire.telemetry.events import Limiter, log_event, one_line
 from draftwire.transport.tcp import Address
 
 _LOG: Final = logging.getLogger("draftwire.drafter")
 
 
-class DrafterJournal:
+class DrafterLog:
     """Refusals are told at most once a second for each peer, with how many were not.
 
     Nothing that a peer sent is a format, a second line or longer than a line.
@@ -32,19 +32,19 @@ class DrafterJournal:
         held = self._comings.passes(_network(host))
         if held is not None:
             text = f"{peer} connected"
-            tell(_LOG, logging.INFO, "connection_opened", text, peer=peer, held_back=held)
+            log_event(_LOG, logging.INFO, "connection_opened", text, peer=peer, held_back=held)
 
     def closed(self, peer: str, reason: str) -> None:
         """An agreed connection is over."""
         text = f"{peer} is gone: {one_line(reason)}"
-        tell(_LOG, logging.INFO, "connection_closed", text, peer=peer, reason=one_line(reason))
+        log_event(_LOG, logging.INFO, "connection_closed", text, peer=peer, reason=one_line(reason))
 
     def lease_ended(self, peer: str, why: LeaseEnd, silent: float, sessions: int) -> None:
         """A verifier kept silent and has lost its connection."""
         cause = "its lease is over" if why is LeaseEnd.EXPIRED else "another needs its place"
         text = f"{peer} was silent for {silent:.0f} seconds and {cause}: {sessions} sessions end"
         fields = {"peer": peer, "why": why.value, "silent": round(silent, 3), "sessions": sessions}
-        tell(_LOG, logging.INFO, "lease_ended", text, **fields)
+        log_event(_LOG, logging.INFO, "lease_ended", text, **fields)
 
     def refused(self, peer: str, host: str, error: Exception) -> None:
         """A peer was turned away."""
@@ -56,19 +56,19 @@ class DrafterJournal:
         more = f" (and {held} more before)" if held else ""
         text = f"{peer} was turned away:{named} {one_line(error)}{more}"
         lower = code.lower() if code else None
-        tell(_LOG, logging.WARNING, "refused", text, peer=peer, code=lower, held_back=held)
+        log_event(_LOG, logging.WARNING, "refused", text, peer=peer, code=lower, held_back=held)
 
     def exhausted(self, error: OSError) -> None:
         """Nobody can be accepted: this process has no descriptor, or the system nothing, left."""
         held = self._troubles.passes("exhausted")
         if held is not None:
             text = f"nobody can be accepted for now: {one_line(error.strerror)}; raise ulimit -n"
-            tell(_LOG, logging.WARNING, "exhausted", text, held_back=held)
+            log_event(_LOG, logging.WARNING, "exhausted", text, held_back=held)
 
     def draining(self, seconds: float, sessions: int) -> None:
         """No more sessions are taken."""
         text = f"draining for at most {seconds:g} seconds: {_sessions(sessions, 'goes', 'go')} on"
-        tell(_LOG, logging.INFO, "draining", text, seconds=seconds, sessions=sessions)
+        log_event(_LOG, logging.INFO, "draining", text, seconds=seconds, sessions=sessions)
 
     def ended(self, sessions: int) -> None:
         """The drafter goes away now."""
@@ -76,7 +76,7 @@ class DrafterJournal:
         if sessions:
             text = f"going away; {_sessions(sessions, 'is', 'are')} left to the target alone"
         level = logging.WARNING if sessions else logging.INFO
-        tell(_LOG, level, "ended", text, sessions=sessions)
+        log_event(_LOG, level, "ended", text, sessions=sessions)
 
 
 def _sessions(count: int, one: str, many: str) -> str:

@@ -18,7 +18,7 @@ from typing import Final
 
 from draftwire.drafter.config import DrafterConfig
 from draftwire.errors import ConfigurationError
-from draftwire.telemetry.events import tell
+from draftwire.telemetry.events import log_event
 from draftwire.wire.agreement import Agreed, largest_reply_bytes, reply_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.messages import ProposalPolicy
@@ -131,14 +131,14 @@ def memory_at_most(config: DrafterConfig, answer: int, most: int) -> None:
         f" verifiers x {config.max_sessions} sessions x {answer / _MIB:,.2f} MiB"
     )
     if wanted <= most:
-        tell(_LOG, logging.INFO, "reply_memory", text, **fields)
+        log_event(_LOG, logging.INFO, "reply_memory", text, **fields)
         return
     text += (
         f" would be {wanted / _MIB:,.0f} MiB; what is over the limit is declined with no_slot."
         " Lower --max-connections, --max-sessions or --max-depth, offer --layouts sparse, or raise"
         " --max-reply-mib"
     )
-    tell(_LOG, logging.WARNING, "reply_memory", text, **fields)
+    log_event(_LOG, logging.WARNING, "reply_memory", text, **fields)
 
 
 def shard_width(vocab_size: int, shards: int) -> int:

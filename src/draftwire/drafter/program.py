@@ -23,7 +23,7 @@ from draftwire.rows.shards import ShardDraft
 from draftwire.session.answers import Draft
 from draftwire.session.link import Link
 from draftwire.session.proposal import DraftTask
-from draftwire.telemetry.events import tell
+from draftwire.telemetry.events import log_event
 from draftwire.wire.hello import hello_of
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
@@ -277,7 +277,7 @@ class DrafterProgram(Generic[Context]):
         self.counters.lapsed[why] += sessions
         verb = "ends" if sessions == 1 else "end"
         text = f"{sessions} session{'' if sessions == 1 else 's'} in which nothing is asked {verb}"
-        tell(_LOG, logging.INFO, "sessions_lapsed", text, why=why.value, sessions=sessions)
+        log_event(_LOG, logging.INFO, "sessions_lapsed", text, why=why.value, sessions=sessions)
 
     def _lapse(self, now: float) -> None:
         """End silent sessions; looks no more often than a lease can tell apart.
@@ -368,7 +368,7 @@ class DrafterProgram(Generic[Context]):
             assert connection.roster is not None
             tokens = connection.roster[task.session].tokens[context.length :]
         else:
-            self.engine.rewind(context, task.keep)
+            self.engine.truncate(context, task.keep)
         if piece:
             tokens, policy = (
                 tokens[: self.config.peer.prefill_chunk_tokens],

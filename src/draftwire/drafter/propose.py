@@ -67,13 +67,13 @@ def propose(
     last token of a proposal is drawn but not fed. A first row that the arithmetic refuses ends its
     own job alone, with ``Status.REFUSED_ARITHMETIC``; after a later one the proposal goes on with a
     q of its own (P11).
-    Raises only what ``engine.extend`` raises.
+    Raises only what ``engine.forward`` raises.
     """
     drafts: list[Draft | Status] = [Draft.under(job.policy, engine.vocab_size) for job in jobs]
     words = [_words(job, source) for job in jobs]
     feeds: dict[int, Sequence[int]] = {index: job.feed for index, job in enumerate(jobs)}
     while feeds:
-        logits = engine.extend([(jobs[index].context, feed) for index, feed in feeds.items()])
+        logits = engine.forward([(jobs[index].context, feed) for index, feed in feeds.items()])
         remaining: dict[int, Sequence[int]] = {}
         for row, index in enumerate(feeds):
             job, draft = jobs[index], drafts[index]

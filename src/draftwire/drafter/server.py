@@ -14,7 +14,7 @@ from draftwire.drafter.admission import Admission
 from draftwire.drafter.counters import LeaseEnd, TurnedAway
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.listener import Listener
-from draftwire.drafter.log import DrafterJournal
+from draftwire.drafter.log import DrafterLog
 from draftwire.drafter.peers import Peer, close_gently
 from draftwire.drafter.program import DrafterConfig, DrafterProgram, ProgramMaker
 from draftwire.drafter.signals import take_signals
@@ -56,7 +56,7 @@ class DrafterServer(Generic[Context]):
             self._limits,
             lambda peer: program.owes(peer.connection),
         )
-        self._journal = DrafterJournal(time.monotonic)
+        self._log = DrafterLog(time.monotonic)
         self._door = Listener(listener, self._selector, self._exhausted)
         self._stopping = False
         self._drain_seconds: float | None = None
@@ -112,7 +112,7 @@ class DrafterServer(Generic[Context]):
             program.drain()
             self._drained_by = time.monotonic() + self._drain_seconds
             self._door.close()
-            self._journal.draining(self._drain_seconds, program.open_sessions)
+            self._log.draining(self._drain_seconds, program.open_sessions)
         idle = not program.waiting and not program.open_sessions
         return idle or time.monotonic() >= self._drained_by
 
@@ -211,7 +211,7 @@ class DrafterServer(Generic[Context]):
 
     def _exhausted(self, error: OSError) -> None:
         self.program.counters.exhausted += 1
-        self._journal.exhausted(error)
+        self._log.exhausted(error)
 
     def _admit(self, accepted: socket.socket) -> None:
         now = time.monotonic()
@@ -232,7 +232,7 @@ class DrafterServer(Generic[Context]):
         peer = Peer(stream, connection, now + self._limits.handshake_seconds)
         self._peers.add(peer)
         self._places.admit(peer)
-        self._journal.opened(peer.name, peer.host)
+        self._log.opened(peer.name, peer.host)
         self._watch(peer, stream.wants)
 
     def _agree(self, peer: Peer[Context]) -> None:
@@ -250,7 +250,7 @@ class DrafterServer(Generic[Context]):
     def _end_lease(self, peer: Peer[Context], why: LeaseEnd) -> None:
         silent = self._places.silent(peer, time.monotonic())
         self.program.counters.leases[why] += 1
-        self._journal.lease_ended(peer.name, why, silent, len(peer.connection.contexts))
+        self._log.lease_ended(peer.name, why, silent, len(peer.connection.contexts))
         self._forget(peer, told=True)
 
     def _greet(self, peer: Peer[Context]) -> None:
@@ -280,7 +280,7 @@ class DrafterServer(Generic[Context]):
         if peer.stream.pending and not connection.closing:
             self._unread.add(peer)
         if connection.error is not None:
-            self._journal.refused(peer.name, peer.host, connection.error)
+            self._log.refused(peer.name, peer.host, connection.error)
         elif connection.roster is not None and self._places.half_open(peer):
             self._agree(peer)
 
@@ -325,7 +325,7 @@ class DrafterServer(Generic[Context]):
             self._forget(peer)
 
     def _turn_away(self, peer: Peer[Context], error: Exception) -> None:
-        self._journal.refused(peer.name, peer.host, error)
+        self._log.refused(peer.name, peer.host, error)
         self._forget(peer, told=True)
 
     def _count(self, why: TurnedAway) -> None:
@@ -340,14 +340,14 @@ class DrafterServer(Generic[Context]):
             self._watch(peer, 0)
             if peer.connection.roster is not None and not told:
                 error = peer.connection.error
-                self._journal.closed(peer.name, "it left" if error is None else str(error))
+                self._log.closed(peer.name, "it left" if error is None else str(error))
             self.program.disconnect(peer.connection)
             close_gently(peer.stream.socket)
 
     def _say_goodbye(self) -> None:
         """Answer everybody with SHUTTING_DOWN and give the peers a moment to take it."""
         self._door.close()
-        self._journal.ended(self.program.open_sessions)
+        self._log.ended(self.program.open_sessions)
         self.program.shut_down()
         for peer in self._peers:
             peer.connection.leave()

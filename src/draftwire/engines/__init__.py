@@ -1,1 +1,1 @@
-"""Engines: they translate a model library's types and call down."""
+"""Adapters: they translate a model library's types and call down."""

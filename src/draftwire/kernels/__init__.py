@@ -1,1 +1,1 @@
-"""The arithmetic, vectorised: one operation, one signature, a module for each backend."""
+"""The arithmetic behind one protocol, one folder a device class: cpu, torch, triton; shards."""

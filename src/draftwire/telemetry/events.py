@@ -18,7 +18,7 @@ LONGEST: Final = 200
 Value = str | int | float | bool | None
 
 
-def tell(log: logging.Logger, level: int, event: str, text: str, **fields: Value) -> None:
+def log_event(log: logging.Logger, level: int, event: str, text: str, **fields: Value) -> None:
     """Log ``text`` at ``level``, with the event's name and its fields for structured logs.
 
     ``text`` is no format: nothing in it is expanded. A handler that fails is the handler's own
@@ -51,6 +51,11 @@ class Limiter:
         self._seconds = seconds
         self._peers = peers
         self._known: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    @property
+    def tracked_peers(self) -> int:
+        """How many peers are remembered now."""
+        return len(self._known)
 
     def passes(self, peer: str) -> int | None:
         """Return how many lines of this peer were held back since its last one; None = hold it."""

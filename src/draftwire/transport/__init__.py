@@ -1,1 +1,1 @@
-"""TCP, and in-memory ends with faults; nothing here knows what the bytes mean."""
+"""TCP, TLS, keys and queues of bytes; nothing here knows what the bytes mean."""

@@ -1,1 +1,1 @@
-"""The verifier program: the round loop, verification, stop rules."""
+"""The verifier program, without a model of its own: the round loop, the judge, the client."""

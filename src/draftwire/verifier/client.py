@@ -248,7 +248,7 @@ class DraftClient(Connected):
 
     def lost_round(self, dropped: Dropped) -> None:
         """Tell the operator of a proposal that was asked for and is lost."""
-        self._journal.dropped(dropped.reason, dropped.detail)
+        self._log.dropped(dropped.reason, dropped.detail)
 
     def farewell(self, request: ClientRequest) -> None:
         """End a request here and tell the drafter, so that it frees what it holds."""

@@ -27,7 +27,7 @@ from draftwire.transport.channel import Channel
 from draftwire.verifier.counters import ClientCounters
 from draftwire.verifier.deadlines import Deadline
 from draftwire.verifier.hello_exchange import FAREWELL_SECONDS, greet, say_why
-from draftwire.verifier.log import ClientJournal
+from draftwire.verifier.log import ClientLog
 from draftwire.verifier.pending_rounds import PendingRounds
 from draftwire.verifier.reconnect import ConnectPacing, Silence
 from draftwire.wire.agreement import Agreed
@@ -71,7 +71,7 @@ class Connected:
         self.connect_timeout = connect_timeout
         self.clock = clock
         self.counters = ClientCounters()
-        self._journal = ClientJournal(name)
+        self._log = ClientLog(name)
         self._dial = dial
         self._hello = hello
         self._key = key
@@ -124,7 +124,7 @@ class Connected:
             raise
         self._spoke_at = self.clock()
         self.counters.connections += 1
-        self._journal.found()
+        self._log.found()
         for request in self._requests.values():
             request.connected(agreed, self.slots)
         return agreed
@@ -174,7 +174,7 @@ class Connected:
         ) as error:
             self.counters.unreachable += 1
             self.counters.error(error)
-            self._journal.away(error)
+            self._log.away(error)
             self._pacing.failed(self.clock())
             return str(error)
         self._pacing.succeeded()
@@ -275,7 +275,7 @@ class Connected:
         self.counters.error(error)
         self._rounds.give_up(reason, str(error))
         self.counters.lost += 1
-        self._journal.lost(reason, str(error))
+        self._log.lost(reason, str(error))
         link, channel = self._link, self._channel
         if link is not None and channel is not None:
             say_why(channel, link, self.clock)
@@ -284,7 +284,7 @@ class Connected:
     def _lost_connection(self, reason: DropReason, detail: str) -> None:
         self._rounds.give_up(reason, detail)
         self.counters.lost += 1
-        self._journal.lost(reason, detail)
+        self._log.lost(reason, detail)
         self._disconnect()
 
     def _disconnect(self) -> None:

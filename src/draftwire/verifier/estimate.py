@@ -9,8 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from draftwire.verifier.deadlines import DeadlineBounds
+
 _SELDOM: Final = 0.5  # a first draft accepted less often than this is worth a word
 _ROOM: Final = 4.0  # a deadline is at least so many usual rounds
+_LONGEST: Final = DeadlineBounds().most  # seconds; of any deadline that is derived
 _BETTER: Final = 1.05  # a change is advised when it brings this much
 
 
@@ -84,11 +87,14 @@ def best(measured: Measured, layout: str, sizes: Sequence[int]) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody means to run, and the limits around it. deadline: seconds a round."""
+    """What is to be run, and the limits around it.
+
+    seeded_deadline: seconds a round, where a seed fixes it; it is derived otherwise.
+    """
 
     layout: str
     depth: int
-    deadline: float
+    seeded_deadline: float
     target_context: int
     drafter_context: int
 
@@ -113,10 +119,16 @@ def advice(
             " drafter nearer to the target, or another --draft-temperature, brings more"
         )
     usual = top.seconds - measured.target_pass(top.depth)
-    if wanted.deadline < usual * _ROOM:
+    if usual > _LONGEST:
         yield (
-            f"a usual proposal takes {usual * 1e3:.0f} ms: set --deadline-ms"
-            f" {max(1, round(usual * _ROOM * 1e3))} or more, so that only failures meet it"
+            f"a usual proposal takes {usual:.0f} s, and no derived deadline is longer than"
+            f" {_LONGEST:g} s: set --deadline-ms {_generous(usual)} or more"
+        )
+    elif wanted.seeded_deadline < usual * _ROOM:
+        yield (
+            f"a usual proposal takes {usual * 1e3:.0f} ms: with --seed, set --deadline-ms"
+            f" {_generous(usual)} or more, so that only failures meet it; without, the deadline"
+            " follows the rounds"
         )
     if wanted.drafter_context < wanted.target_context:
         yield (
@@ -124,6 +136,11 @@ def advice(
             f" {wanted.target_context}: past that, texts go on with the target alone; choose a"
             " drafter with a longer context if yours are longer"
         )
+
+
+def _generous(usual: float) -> int:
+    """Milliseconds that only failures take."""
+    return max(1, round(usual * _ROOM * 1e3))
 
 
 def _not_worth(measured: Measured, top: Estimate) -> Iterator[str]:

@@ -8,14 +8,14 @@ from typing import Final
 
 from draftwire.errors import ProtocolError
 from draftwire.session.reasons import DropReason
-from draftwire.telemetry.events import Limiter, one_line, tell
+from draftwire.telemetry.events import Limiter, log_event, one_line
 from draftwire.verifier.breaker import Breaker, BreakerState
 
 _LOG: Final = logging.getLogger("draftwire.verifier")
 _GRAVE: Final = {DropReason.AUDIT_FAILED}
 
 
-class ClientJournal:
+class ClientLog:
     """The events of one drafter; each change is told once, each kind of loss once a second."""
 
     def __init__(self, name: str) -> None:
@@ -27,7 +27,9 @@ class ClientJournal:
     def found(self) -> None:
         """A connection is agreed."""
         self._there = True
-        tell(_LOG, logging.INFO, "drafter_found", f"connected to {self._name}", peer=self._name)
+        log_event(
+            _LOG, logging.INFO, "drafter_found", f"connected to {self._name}", peer=self._name
+        )
 
     def away(self, error: Exception) -> None:
         """An attempt to connect has failed."""
@@ -36,13 +38,13 @@ class ClientJournal:
         self._there = False
         code = error.code.name.lower() if isinstance(error, ProtocolError) else None
         text = f"{self._name} is away: {one_line(error)}"
-        tell(_LOG, logging.WARNING, "drafter_away", text, peer=self._name, code=code)
+        log_event(_LOG, logging.WARNING, "drafter_away", text, peer=self._name, code=code)
 
     def lost(self, reason: DropReason, detail: str) -> None:
         """The connection has ended."""
         self._there = None
         text = f"lost {self._name} ({reason.value}): {one_line(detail)}"
-        tell(_LOG, logging.WARNING, "drafter_lost", text, peer=self._name, reason=reason.value)
+        log_event(_LOG, logging.WARNING, "drafter_lost", text, peer=self._name, reason=reason.value)
 
     def dropped(self, reason: DropReason, detail: str) -> None:
         """A proposal was asked for and is lost; the round goes on with the target alone."""
@@ -51,7 +53,7 @@ class ClientJournal:
             return
         level = logging.ERROR if reason in _GRAVE else logging.INFO
         text = f"a proposal of {self._name} is lost ({reason.value}): {one_line(detail)}"
-        tell(
+        log_event(
             _LOG,
             level,
             "proposal_lost",
@@ -66,4 +68,6 @@ def breaker_changed(breaker: Breaker) -> None:
     """The breaker has paused drafting, or lets it go on."""
     paused = breaker.state is BreakerState.PAUSED
     level = logging.WARNING if paused else logging.INFO
-    tell(_LOG, level, "breaker", breaker.sentence, state=breaker.state.value, pauses=breaker.pauses)
+    log_event(
+        _LOG, level, "breaker", breaker.sentence, state=breaker.state.value, pauses=breaker.pauses
+    )

@@ -67,6 +67,12 @@ class ClientRequest:
         """There is a connection (again), with these limits, and these slots for replies."""
         self.asking.connected(agreed, slots)
 
+    def use_context(self, version: int) -> None:
+        """Ask under this context version from now on; see :class:`DraftRequest`."""
+        dropped = self.asking.use_context(version)
+        if dropped is not None:
+            self._client.lost_round(dropped)
+
     def propose(self, policy: ProposalPolicy) -> Drafted:
         """Begin the next round and ask for at most ``policy.depth`` drafts after the prefix."""
         return self._client.propose_all([(self, policy)])[0]

@@ -1,1 +1,1 @@
-"""Pure bytes to messages and back; every wire constant stands in :mod:`draftwire.wire.registry`."""
+"""Bytes to messages and back, in plain Python; every constant stands in ``registry``."""

@@ -138,7 +138,7 @@ class BatchedModel:
         self._keeps_logits = "logits_to_keep" in parameters and not fixed_rows
         self._device = model.device
 
-    def extend(self, batch: Sequence[Feed]) -> torch.Tensor:
+    def forward(self, batch: Sequence[Feed]) -> torch.Tensor:
         """Feed at least one token to each sequence and return the logits after the last of each.
 
         Returns binary32 (B, width) on the model's device. When the model raises, every sequence
@@ -207,7 +207,7 @@ def batched(model: Any, *, fixed_rows: int | None = None) -> BatchedModel | None
         try:
             made = BatchedModel(model, fixed_rows=fixed_rows)
             reason = check(
-                made.extend, lambda: CachedSequence(model), logits_width(model), model.dtype
+                made.forward, lambda: CachedSequence(model), logits_width(model), model.dtype
             )
         except Exception as error:  # whatever a model that is not ours does
             reason = f"{type(error).__name__}: {error}"

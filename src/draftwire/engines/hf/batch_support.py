@@ -20,7 +20,7 @@ _NEAR_OTHERWISE: Final = 1e-3
 _FEEDS: Final = ((3, 5, 2, 7, 4), (6,), (2, 9), (5, 5, 8), (1,))
 _COMPANIES: Final = ((0, 1, 2, 3, 4), (4, 1), (2, 4, 0, 3, 1) * 3)
 
-Extend = Callable[[Sequence[tuple[CachedSequence, Sequence[int]]]], torch.Tensor]
+Forward = Callable[[Sequence[tuple[CachedSequence, Sequence[int]]]], torch.Tensor]
 
 
 def why_not(model: Any) -> str | None:
@@ -44,41 +44,41 @@ def why_not(model: Any) -> str | None:
 
 
 def check(
-    extend: Extend, open: Callable[[], CachedSequence], vocab_size: int, dtype: torch.dtype
+    forward: Forward, open: Callable[[], CachedSequence], vocab_size: int, dtype: torch.dtype
 ) -> str | None:
     """Try batches out beside passes of one sequence; return what is wrong, or None.
 
-    extend: feeds a batch, returns binary32 (B, V). open: returns a new sequence, whose own
-    ``extend`` is the plain pass. dtype: of the model. Each row of a batch must have the bits that
+    forward: feeds a batch, returns binary32 (B, V). open: returns a new sequence, whose own
+    ``forward`` is the plain pass. dtype: of the model. Each row of a batch must have the bits that
     it has alone, in three companies and two passes, and be near to the plain pass.
     """
-    alone = [_run(extend, open, (index,), vocab_size)[0] for index in range(len(_FEEDS))]
+    alone = [_run(forward, open, (index,), vocab_size)[0] for index in range(len(_FEEDS))]
     for index, rows in enumerate(alone):
         plain = _plain(open(), index, vocab_size)
         near = _NEAR.get(dtype, _NEAR_OTHERWISE) * float(plain.nan_to_num(0, 0, 0).abs().max())
         if not torch.allclose(rows, plain, rtol=0, atol=near, equal_nan=True):
             return "another function comes out than in a plain pass"
     for company in _COMPANIES:
-        for index, rows in zip(company, _run(extend, open, company, vocab_size), strict=True):
+        for index, rows in zip(company, _run(forward, open, company, vocab_size), strict=True):
             if not torch.equal(rows.view(torch.int32), alone[index].view(torch.int32)):
                 return "a row has other bits in other company"
     return None
 
 
 def _run(
-    extend: Extend, open: Callable[[], CachedSequence], company: Sequence[int], vocab_size: int
+    forward: Forward, open: Callable[[], CachedSequence], company: Sequence[int], vocab_size: int
 ) -> list[torch.Tensor]:
     """Return the rows of each sequence of a company, (2, V) each, after two passes."""
     sequences = [open() for _ in company]
     passes = [
-        extend([(each, feed) for each, feed in zip(sequences, feeds, strict=True)]).cpu()
+        forward([(each, feed) for each, feed in zip(sequences, feeds, strict=True)]).cpu()
         for feeds in zip(*(_feeds(index, vocab_size) for index in company), strict=True)
     ]
     return list(torch.stack(passes).unbind(1))
 
 
 def _plain(sequence: CachedSequence, index: int, vocab_size: int) -> torch.Tensor:
-    return torch.cat([sequence.extend(feed).cpu() for feed in _feeds(index, vocab_size)])
+    return torch.cat([sequence.forward(feed).cpu() for feed in _feeds(index, vocab_size)])
 
 
 def _feeds(index: int, vocab_size: int) -> list[list[int]]:

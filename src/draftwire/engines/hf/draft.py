@@ -97,14 +97,14 @@ class HfDraftEngine:
 
     def close(self, context: CachedSequence) -> None:
         """Free what the context holds; it is not used again."""
-        context.rewind(0)
+        context.truncate(0)
         self._sessions.discard(context)
 
-    def rewind(self, context: CachedSequence, length: int) -> None:
+    def truncate(self, context: CachedSequence, length: int) -> None:
         """Keep the state of the first ``length`` tokens."""
-        context.rewind(length)
+        context.truncate(length)
 
-    def extend(self, batch: Sequence[tuple[CachedSequence, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[CachedSequence, Sequence[int]]]) -> NDArray[np.float32]:
         """Feed new tokens to each context and return the logits after the last one of each.
 
         Returns binary32 (B, V). Short feeds share one pass; a longer one, such as a prompt, has a
@@ -119,10 +119,10 @@ class HfDraftEngine:
             if not together[at]:
                 rows[at] = self._alone(context, tokens)
         if any(together):
-            logits = self._batched.extend(list(compress(batch, together)))
+            logits = self._batched.forward(list(compress(batch, together)))
             rows[together] = logits[:, : self.vocab_size].cpu().numpy()
         return rows
 
     def _alone(self, context: CachedSequence, tokens: Sequence[int]) -> NDArray[np.float32]:
-        row: NDArray[np.float32] = context.extend(tokens)[0, : self.vocab_size].cpu().numpy()
+        row: NDArray[np.float32] = context.forward(tokens)[0, : self.vocab_size].cpu().numpy()
         return row

@@ -83,7 +83,7 @@ class CachedSequence:
         """Return the number of positions that each layer holds; all equal :attr:`length`."""
         return [layer.get_seq_length() for layer in self._cache.layers]
 
-    def rewind(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens. Raises ConfigurationError when it holds fewer."""
         if not 0 <= length <= len(self._tokens):
             raise ConfigurationError(
@@ -92,7 +92,7 @@ class CachedSequence:
         del self._tokens[length:]
         self._crop()
 
-    def rewind_to_prefix_of(self, ids: Sequence[int]) -> None:
+    def truncate_to_prefix_of(self, ids: Sequence[int]) -> None:
         """Keep the longest prefix shared with ``ids``, but never all of ``ids``.
 
         The last token is always computed again: its logits are not kept, only its keys.
@@ -103,9 +103,9 @@ class CachedSequence:
         else:
             pairs = zip(self._tokens, ids, strict=False)
             shared = next(at for at, (mine, other) in enumerate(pairs) if mine != other)
-        self.rewind(shared)
+        self.truncate(shared)
 
-    def extend(self, tokens: Sequence[int], keep: int = 1) -> torch.Tensor:
+    def forward(self, tokens: Sequence[int], keep: int = 1) -> torch.Tensor:
         """Feed ``tokens`` (at least one) and return the logits after each of the last ``keep``.
 
         Returns binary32 (keep, width) on the model's device, owned by the caller. When the

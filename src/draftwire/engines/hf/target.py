@@ -61,8 +61,8 @@ class HfTargetContext:
         verification refuses both.
         """
         ids = [*committed, *drafts]
-        self.sequence.rewind_to_prefix_of(committed)
-        logits = self.sequence.extend(ids[self.sequence.length :], len(drafts) + 1)
+        self.sequence.truncate_to_prefix_of(committed)
+        logits = self.sequence.forward(ids[self.sequence.length :], len(drafts) + 1)
         seen = torch.tensor([[*self.padding, *ids]], device=logits.device)
         with torch.no_grad():
             scores = self.processors.scores(seen, logits)
@@ -133,6 +133,10 @@ class HfTargetEngine:
         processors = RowProcessors(prepared.processors)
         return HfTargetContext(CachedSequence(self._model), processors, sampling.greedy)
 
+    def settings(self, context: HfTargetContext) -> bytes:
+        """Return what the request's processors are and how they are set now."""
+        return context.processors.settings()
+
     def score(
         self, context: HfTargetContext, committed: Sequence[int], drafts: Sequence[int]
     ) -> NDArray[np.float64]:
@@ -144,7 +148,7 @@ class HfTargetEngine:
 
     def close(self, context: HfTargetContext) -> None:
         """Free what the request holds; it is not used again."""
-        context.sequence.rewind(0)
+        context.sequence.truncate(0)
 
 
 def weights(scores: torch.Tensor) -> torch.Tensor:

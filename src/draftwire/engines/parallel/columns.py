@@ -59,7 +59,7 @@ class ModelColumns:
 
         Returns binary32 (keep, width).
         """
-        return np.ascontiguousarray(sequence.extend(tokens, keep).cpu().numpy())
+        return np.ascontiguousarray(sequence.forward(tokens, keep).cpu().numpy())
 
 
 def load_columns(

@@ -130,13 +130,13 @@ class RankedDraftEngine:
         self.sequences.pop(context.number, None)
         tell(self.group, Command.CLOSE, [context.number])
 
-    def rewind(self, context: RankedContext, length: int) -> None:
+    def truncate(self, context: RankedContext, length: int) -> None:
         """Keep the state of the first ``length`` tokens, on every rank."""
         if context.length != length:
             tell(self.group, Command.REWIND, [context.number, length])
-            context.sequence.rewind(length)
+            context.sequence.truncate(length)
 
-    def extend(self, batch: Sequence[tuple[RankedContext, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[RankedContext, Sequence[int]]]) -> NDArray[np.float32]:
         """Refused: no rank has whole rows. Proposals are made by :func:`propose`."""
         raise ConfigurationError("the rows of a sharded drafter lie on its ranks: use its propose")
 
@@ -251,7 +251,7 @@ def follow_drafting(group: Collective, columns: ModelColumns, shelf: Shelf | Non
             if shelf is not None:
                 shelf.end(int(numbers[0]))
         elif order is Command.REWIND:
-            sequences[int(numbers[0])].rewind(int(numbers[1]))
+            sequences[int(numbers[0])].truncate(int(numbers[1]))
         elif order is Command.PROPOSE:
             jobs = _decoded(numbers.tolist())
             for draft in drive(group, _propose(columns, sequences, jobs, None)):
@@ -270,7 +270,7 @@ def _propose(
     jobs: Sequence[RankedJob],
     words: list[list[int]] | None,
 ) -> Steps[list[RankedDraft]]:
-    """K rows a job, one after another: extend, quantise, draw, and only then the next row.
+    """K rows a job, one after another: forward, quantise, draw, and only then the next row.
 
     A job of depth 0 is a piece of a longer feed: nothing is drawn.
     """
@@ -278,7 +278,7 @@ def _propose(
     for index, (job, draft) in enumerate(zip(jobs, drafts, strict=True)):
         feed: tuple[int, ...] = job.feed
         if not job.policy.depth:
-            sequences[job.number].extend(feed)
+            sequences[job.number].forward(feed)
         for offset in range(job.policy.depth):
             logits = columns.logits(sequences[job.number], feed)
             rows: ShardRows = yield from quantise(columns.shard, logits, job.policy)

@@ -47,11 +47,11 @@ class FollowingEngine:
         """Refused."""
         raise _leads()
 
-    def rewind(self, context: RankedContext, length: int) -> None:
+    def truncate(self, context: RankedContext, length: int) -> None:
         """Refused."""
         raise _leads()
 
-    def extend(self, batch: object) -> NoReturn:
+    def forward(self, batch: object) -> NoReturn:
         """Refused."""
         raise _leads()
 

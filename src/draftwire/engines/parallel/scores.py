@@ -130,7 +130,7 @@ def score(
     """What this rank has of p at K + 1 positions (A17): its columns, whole rows, or nothing."""
     ids = [*request.committed, *drafts]
     sequence = request.sequence
-    sequence.rewind_to_prefix_of(request.committed)
+    sequence.truncate_to_prefix_of(request.committed)
     logits = columns.logits(sequence, ids[sequence.length :], len(drafts) + 1)
     if request.ownership is Ownership.VOCABULARY:
         return (yield from _columns_of_p(columns.shard, request, logits, ids))

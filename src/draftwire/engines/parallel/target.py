@@ -134,7 +134,7 @@ class RankedTargetEngine:
         base = len(context.committed)
         tell(self.group, Command.CLOSE, [context.number, base, *context.pending])
         context.committed += context.pending
-        context.sequence.rewind(0)
+        context.sequence.truncate(0)
 
     def stop(self) -> None:
         """Let the other ranks end."""

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from draftwire.kernels.rows import widened
 from draftwire.session.proposal import Proposal
 from draftwire.verifier.breaker import Choice
 from draftwire.verifier.client import DraftClient
+from draftwire.verifier.context import context_version
 from draftwire.verifier.drafter import DraftRequest, Miss, MissReason
 from draftwire.verifier.no_drafter import NoDrafter
 from draftwire.verifier.request import ClientRequest
@@ -43,7 +44,9 @@ class ActiveRequest:
     words: WordSource
     drafting: DraftRequest
     committed: int
+    key: RequestKey
     stream: int = 0
+    settings: object = ()  # what p depends on beside the ids, as it was last said
     proposal: Proposal | None = None
     begun: bool = False  # the present round, by a proposal that was asked for
 
@@ -83,12 +86,18 @@ class SpeculationState:
     requests: dict[str, ActiveRequest] = field(default_factory=dict)
 
     def begin(
-        self, name: str, tokens: Sequence[int], seed: int | None, *, drafted: bool
+        self,
+        name: str,
+        tokens: Sequence[int],
+        seed: int | None,
+        *,
+        drafted: bool,
+        settings: object = (),
     ) -> ActiveRequest:
         """Return the request whose committed tokens are ``tokens``, made anew if they went back.
 
         tokens: prompt and output so far. seed: any integer; None = 128 fresh random bits. drafted:
-        whether the drafter can read the prompt.
+        whether the drafter can read the prompt. settings: what p depends on beside the ids.
         """
         active = self.requests.get(name)
         if active is not None and active.committed == len(tokens):
@@ -104,7 +113,8 @@ class SpeculationState:
             drafting: DraftRequest = NoDrafter()
         else:
             drafting = client.open(tokens, key.proposal_key)
-        active = ActiveRequest(self.words(key), drafting, len(tokens), stream)
+        active = ActiveRequest(self.words(key), drafting, len(tokens), key, stream)
+        self.use_settings(active, settings)
         self.requests[name] = active
         self.tally.set("sessions", len(self.requests))
         return active
@@ -130,18 +140,18 @@ class SpeculationState:
             active.drafting.skip()
         proposal = active.proposal
         same = 0 if proposal is None else _common(proposal.tokens, scheduled)
-        try:
-            if proposal is None:
-                ended = RoundResult(
-                    Outcome.TARGET_ONLY, 0, [self._alone(active, scores[0], greedy)]
-                )
-            else:
-                ended = self._verified(active, proposal, scores[: same + 1], greedy)
-        except ArithmeticRefusalError as error:
-            _LOG.error("p of a request is no distribution (%s): its largest score stands", error)
+        drafts = () if proposal is None else proposal.tokens
+        rows = scores[: same + 1]
+        sound, refusal = _distributions(rows, greedy)
+        if refusal is not None and not len(sound):
+            ended = self._fallback(drafts, rows[0])
+        elif proposal is None:
+            ended = RoundResult(Outcome.TARGET_ONLY, 0, [self._alone(active, sound[0], greedy)])
+        else:
+            ended = self._verified(active, proposal, sound, greedy)
+        if refusal is not None and len(sound) in (0, ended.accepted):
+            _LOG.error("p of a request is no distribution: %s", refusal)
             self.tally.add("refused_rows")
-            lost = Outcome.TARGET_ONLY if proposal is None else Outcome.CORRECTION
-            ended = RoundResult(lost, 0, [int(np.argmax(np.nan_to_num(scores[0], nan=-np.inf)))])
         active.drafting.commit(ended.outcome, ended.accepted, ended.tokens)
         active.committed += len(ended.tokens)
         active.proposal, active.begun = None, False
@@ -190,6 +200,17 @@ class SpeculationState:
         tally.add("received_bytes", sum(r.traffic.received for _, _, r in asked) - received)
         return drafts
 
+    def use_settings(self, active: ActiveRequest, settings: object) -> None:
+        """A request's p depends on these beside the ids; a proposal asked under others is dropped.
+
+        settings: compared by value, and said as their ``repr``.
+        """
+        active.settings = settings
+        active.drafting.use_context(context_version(active.key, repr(settings).encode()))
+        if active.proposal is not None:
+            self.tally.add("truncated_tokens", len(active.proposal.tokens))
+            active.proposal = None
+
     def finish(self, name: str) -> None:
         """The request has ended, however it did: free what it holds here and at the drafter."""
         active = self.requests.pop(name, None)
@@ -231,45 +252,58 @@ class SpeculationState:
         support = min(policy.support, agreed.max_support) if policy.support else 0
         return replace(policy, support=support, depth=min(policy.depth, agreed.max_depth))
 
-    def _alone(self, active: ActiveRequest, scores: NDArray[np.float32], greedy: bool) -> int:
+    def _alone(self, active: ActiveRequest, row: NDArray[Any], greedy: bool) -> int:
         """Draw one token from p alone (A20)."""
         if greedy:
-            return _largest(scores)
+            return int(np.argmax(row))
         drafting = active.drafting
         address = Address(drafting.generation, drafting.round, active.committed, Domain.TARGET_ONLY)
-        return cpu.target(cpu.weights_of(scores), active.words.words(address))
+        return cpu.target(row, active.words.words(address))
+
+    def _fallback(self, drafts: Sequence[int], scores: NDArray[np.float32]) -> RoundResult:
+        """Commit the largest finite score of a row that is no distribution: vLLM needs a token.
+
+        Where that is the first draft, the drafter is told that it stands: a correction is never the
+        draft that was rejected (P25).
+        """
+        token = int(np.argmax(np.where(np.isfinite(scores), scores, -np.inf)))
+        self.tally.add("truncated_tokens", len(drafts))
+        if not drafts:
+            return RoundResult(Outcome.TARGET_ONLY, 0, [token])
+        if token == drafts[0]:
+            return RoundResult(Outcome.ENDED, 1, [token])
+        return RoundResult(Outcome.CORRECTION, 0, [token])
 
     def _verified(
-        self, active: ActiveRequest, proposal: Proposal, scores: NDArray[np.float32], greedy: bool
+        self, active: ActiveRequest, proposal: Proposal, rows: NDArray[Any], greedy: bool
     ) -> RoundResult:
-        """Judge as many drafts as there are rows for; the bonus needs a row of its own."""
-        depth = min(len(scores), len(proposal.tokens))
+        """Judge as many drafts as there are rows for; the bonus needs a row of its own.
+
+        rows: (n, V), n >= 1; weights of p, or scores where greedy. ENDED: all that had a row are
+        accepted and no row stands behind them.
+        """
+        depth = min(len(rows), len(proposal.tokens))
         drafts = proposal.tokens[:depth]
         if greedy:
-            largest = [_largest(row) for row in scores]
+            largest = [int(np.argmax(row)) for row in rows]
             accepted = _common(drafts, largest)
             token = largest[accepted] if accepted < len(largest) else None
         else:
-            accepted, token = self._sampled(active, proposal, scores, depth)
+            accepted, token = self._sampled(active, proposal, rows, depth)
         self._count(proposal, depth, accepted)
         if token is None:
-            # All that had a row are accepted and nothing stands after them: on the wire the last
-            # one is the token that ends the round, for what is committed is all the drafter needs.
-            return RoundResult(Outcome.CORRECTION, depth - 1, list(drafts))
+            return RoundResult(Outcome.ENDED, accepted, list(drafts))
         whole = accepted == len(proposal.tokens)
         outcome = Outcome.BONUS if whole else Outcome.CORRECTION
         return RoundResult(outcome, accepted, [*drafts[:accepted], token])
 
     def _sampled(
-        self, active: ActiveRequest, proposal: Proposal, scores: NDArray[np.float32], depth: int
+        self, active: ActiveRequest, proposal: Proposal, rows: NDArray[np.float64], depth: int
     ) -> tuple[int, int | None]:
         """Return how many drafts are accepted, and the token after them if it has a row."""
-        rows = np.empty((depth + 1, scores.shape[1]))
-        for row, score in zip(rows, scores, strict=False):
-            row[:] = _weights_or_nothing(score)
-        bonus = len(scores) > depth
-        if not bonus:
-            rows[depth] = 1.0  # any distribution: what is drawn from it is not used
+        bonus = len(rows) > depth
+        if not bonus:  # any distribution: what is drawn from it is not used
+            rows = np.concatenate([rows, np.ones((1, rows.shape[1]))])
         verdict = cpu.verify(
             rows,
             proposal.tokens[:depth],
@@ -299,19 +333,20 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     return count
 
 
-def _largest(scores: NDArray[np.float32]) -> int:
-    """The lowest id with the largest score (A21); NaN is refused."""
-    if np.isnan(scores).any():
-        raise ArithmeticRefusalError(RefusalCode.NON_FINITE, "a score is NaN")
-    return int(np.argmax(scores))
+def _distributions(
+    scores: NDArray[np.float32], greedy: bool
+) -> tuple[NDArray[Any], ArithmeticRefusalError | None]:
+    """Return the rows before the first that is no distribution, and why that one is refused.
 
-
-def _weights_or_nothing(scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Weights of a row, or NaN: what follows a rejected draft may be no distribution at all.
-
-    A row of NaN is refused by the verification if, and only if, it comes to it.
+    Rows as they are judged: weights of p (A17), or the scores themselves where greedy (A21).
     """
-    try:
-        return cpu.weights_of(scores)
-    except ArithmeticRefusalError:
-        return np.full(scores.shape, np.nan)
+    rows: NDArray[Any] = scores if greedy else np.empty(scores.shape)
+    for index, score in enumerate(scores):
+        try:
+            if not greedy:
+                rows[index] = cpu.weights_of(score)
+            elif np.isnan(score).any():
+                raise ArithmeticRefusalError(RefusalCode.NON_FINITE, "a score is NaN")
+        except ArithmeticRefusalError as error:
+            return rows[:index], error
+    return rows, None

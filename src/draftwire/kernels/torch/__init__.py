@@ -1,1 +1,1 @@
-"""The kernels on torch tensors."""
+"""The kernels on torch tensors, wherever they lie."""

@@ -1,1 +1,1 @@
-"""The kernels in Triton."""
+"""The kernels in Triton, for GPUs."""

@@ -9,7 +9,7 @@ from draftwire.engines.vllm.speculation import ProposeRequest, SpeculationState
 from draftwire.verifier.breaker import BreakerConfig, Choice
 from draftwire.verifier.drafter import MissReason
 from testing.toys.enumeration import WordTree, law_of
-from tests.engines.test_vllm_ledger import (
+from tests.engines.test_vllm_speculation import (
     POLICY,
     PROMPT,
     everything,

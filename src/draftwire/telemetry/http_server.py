@@ -141,7 +141,7 @@ def application(registry: CollectorRegistry, draining: Callable[[], bool]) -> Ap
 
 
 @contextmanager
-def watched(
+def metrics_server(
     host: str,
     port: int,
     registry: CollectorRegistry,

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from draftwire.drafter.program import DrafterProgram
+from draftwire.telemetry.drafter_metrics import DRAFTER_METRICS, DrafterView
 from draftwire.telemetry.histogram import Histogram
-from draftwire.telemetry.metric_spec import DrafterView, Family, Kind, Source, VerifierView
-from draftwire.telemetry.metric_specs import DRAFTER, VERIFIER
+from draftwire.telemetry.metric_spec import Kind, MetricSpec, Source
+from draftwire.telemetry.verifier_metrics import VERIFIER_METRICS, VerifierView
 from draftwire.verifier.client import DraftClient
 
 if TYPE_CHECKING:
@@ -20,23 +21,23 @@ if TYPE_CHECKING:
 
 
 class Collector(Generic[Source]):
-    """What a registry asks: looks once at the source, and yields every family of it."""
+    """What a registry asks: looks once at the source, and yields all its metrics."""
 
-    def __init__(self, families: Sequence[Family[Source]], look: Callable[[], Source]) -> None:
+    def __init__(self, specs: Sequence[MetricSpec[Source]], look: Callable[[], Source]) -> None:
         """Remember where to look."""
-        self._families = families
+        self._specs = specs
         self._look = look
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families with the numbers of this moment."""
+        """Yield the metrics with the numbers of this moment."""
         view = self._look()
-        for family in self._families:
-            yield _metric(family, family.read(view))
+        for spec in self._specs:
+            yield _metric(spec, spec.read(view))
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the families without numbers, so that registering reads nothing."""
-        for family in self._families:
-            yield _metric(family, {})
+        """Yield the metrics without numbers, so that registering reads nothing."""
+        for spec in self._specs:
+            yield _metric(spec, {})
 
 
 def register_metrics(
@@ -51,15 +52,15 @@ def register_metrics(
     from prometheus_client import REGISTRY
 
     collector: Collector[Any] = (
-        Collector(VERIFIER, lambda: VerifierView.of(source))
+        Collector(VERIFIER_METRICS, lambda: VerifierView.of(source))
         if isinstance(source, DraftClient)
-        else Collector(DRAFTER, lambda: DrafterView.of(source))
+        else Collector(DRAFTER_METRICS, lambda: DrafterView.of(source))
     )
     (REGISTRY if registry is None else registry).register(collector)
     return collector
 
 
-def _metric(family: Family[Source], value: object) -> Metric:
+def _metric(spec: MetricSpec[Source], value: object) -> Metric:
     from prometheus_client.core import (
         CounterMetricFamily,
         GaugeMetricFamily,
@@ -68,13 +69,13 @@ def _metric(family: Family[Source], value: object) -> Metric:
 
     if isinstance(value, Histogram):
         buckets = [(_edge(edge), float(count)) for edge, count in value.cumulative()]
-        return HistogramMetricFamily(family.name, family.help, buckets=buckets, sum_value=value.sum)
-    if family.kind is Kind.HISTOGRAM:
-        return HistogramMetricFamily(family.name, family.help)
-    of = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
+        return HistogramMetricFamily(spec.name, spec.help, buckets=buckets, sum_value=value.sum)
+    if spec.kind is Kind.HISTOGRAM:
+        return HistogramMetricFamily(spec.name, spec.help)
+    of = CounterMetricFamily if spec.kind is Kind.COUNTER else GaugeMetricFamily
     if not isinstance(value, dict):
-        return of(family.name, family.help, value=value)
-    metric = of(family.name, family.help, labels=[family.label] if family.label else [])
+        return of(spec.name, spec.help, value=value)
+    metric = of(spec.name, spec.help, labels=[spec.label] if spec.label else [])
     for label, number in value.items():
         metric.add_metric([label], number)
     return metric

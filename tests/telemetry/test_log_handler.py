@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.telemetry import logs
-from draftwire.telemetry.events import Limiter, one_line, tell
-from draftwire.telemetry.logs import line_of, logging_to
+from draftwire.telemetry import log_handler
+from draftwire.telemetry.events import log_event
+from draftwire.telemetry.log_handler import line_of, logging_to
 from draftwire.verifier.generate import generate
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
@@ -32,7 +32,7 @@ EVIL = '"}\n{"event": "forged"}\x1b[31m %s %d {0} \u202e é'
 def said(form: str, level: str = "debug") -> list[str]:
     stream = io.StringIO()
     with logging_to(level, form, stream):
-        tell(LOG, logging.INFO, "greeting", f"hello {EVIL}", peer=EVIL, count=3, nothing=None)
+        log_event(LOG, logging.INFO, "greeting", f"hello {EVIL}", peer=EVIL, count=3, nothing=None)
         LOG.debug("plain %s", "format")
         try:
             raise ValueError(EVIL)
@@ -91,7 +91,7 @@ def text_while_logging(stream: io.TextIOBase) -> tuple[list[int], int, float]:
             tokens = [emission.token for emission in run]
             assert not run.report.misses
             for number in range(3000):
-                tell(LOG, logging.INFO, "noise", str(number))
+                log_event(LOG, logging.INFO, "noise", str(number))
         seconds = time.monotonic() - began
     return tokens, handler.lost, seconds
 
@@ -99,7 +99,7 @@ def text_while_logging(stream: io.TextIOBase) -> tuple[list[int], int, float]:
 def test_a_full_disk_a_closed_pipe_and_a_reader_that_stops_disturb_no_request(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(logs, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(log_handler, "PATIENCE_SECONDS", 0.2)
     expected, lost, _ = text_while_logging(io.StringIO())
     assert lost < 3000
     tokens, lost, _ = text_while_logging(FullDisk())
@@ -118,36 +118,6 @@ def test_a_full_disk_a_closed_pipe_and_a_reader_that_stops_disturb_no_request(
     os.close(reading)  # frees the thread that waits
     time.sleep(0.1)
     assert capfd.readouterr().err == ""
-
-
-def test_a_handler_of_the_application_that_raises_is_no_fault_of_a_request() -> None:
-    class Broken(logging.Handler):
-        def handle(self, record: logging.LogRecord) -> bool:
-            raise OSError("no space")
-
-    broken = Broken()
-    LOG.addHandler(broken)
-    try:
-        tell(LOG, logging.ERROR, "event", "text")
-    finally:
-        LOG.removeHandler(broken)
-
-
-def test_a_limiter_lets_one_through_and_counts_the_others() -> None:
-    now = [0.0]
-    limiter = Limiter(lambda: now[0], seconds=1.0, peers=2)
-    assert [limiter.passes("a") for _ in range(4)] == [0, None, None, None]
-    assert limiter.passes("b") == 0
-    now[0] = 1.0
-    assert limiter.passes("a") == 3
-    for index in range(100):
-        assert limiter.passes(f"stranger {index}") == 0
-    assert len(limiter._known) == 2
-
-
-def test_one_line_is_short_and_escaped() -> None:
-    assert one_line("a\nb\x1b") == "a\\nb\\x1b"
-    assert len(one_line("x" * 10_000)) == 200
 
 
 def test_a_record_that_cannot_be_formatted_is_lost_alone(tmp_path: Path) -> None:

@@ -1,29 +1,23 @@
-"""Metrics: every family is there, labels are bounded, nobody pays who does not ask."""
+"""Metrics: every metric is there, labels are bounded, nobody pays who does not ask."""
 
 from __future__ import annotations
 
-import errno
-import os
-import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
-from socketserver import TCPServer
 
-import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.errors import ProtocolErrorCode, TransportError
+from draftwire.errors import ProtocolErrorCode
 from draftwire.session.reasons import DropReason
-from draftwire.telemetry.metric_specs import DRAFTER, VERIFIER, markdown
-from draftwire.telemetry.metrics import register_metrics
-from draftwire.telemetry.web import watched
+from draftwire.telemetry.collector import register_metrics
+from draftwire.telemetry.drafter_metrics import DRAFTER_METRICS
+from draftwire.telemetry.metric_spec import markdown
+from draftwire.telemetry.verifier_metrics import VERIFIER_METRICS
 from draftwire.verifier.breaker import Breaker, BreakerState
 from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.generate import generate
@@ -61,27 +55,34 @@ def test_both_sides_after_some_texts() -> None:
         assert drafter.breaker is not None
         found = scraped(registry)
         report = drafter.totals.sum()
-        assert found["draftwire_tokens_total", ""] == 90
-        assert found["draftwire_texts_total", ""] == 3
+        assert found["draftwire_generation_tokens_total", ""] == 90
+        assert found["draftwire_requests_total", ""] == 3
         assert found["draftwire_rounds_total", "drafted"] == report.drafted_rounds
-        assert found["draftwire_drafts_total", "accepted"] == report.accepted
-        assert found["draftwire_accepted_at_total", "0"] == report.accepted_by_position[0]
+        assert found["draftwire_drafts_total", ""] == report.drafted_rounds
+        assert found["draftwire_draft_tokens_total", ""] == report.verified
+        assert found["draftwire_accepted_tokens_total", ""] == report.accepted
+        whys = ("rejected", "overtaken", "after_end")
+        unaccepted = sum(found["draftwire_unaccepted_tokens_total", why] for why in whys)
+        assert unaccepted == report.verified - report.accepted
+        assert (
+            found["draftwire_accepted_tokens_per_pos_total", "0"] == report.accepted_by_position[0]
+        )
         assert found["draftwire_round_trip_seconds_count", ""] == report.drafted_rounds
         assert found["draftwire_round_trip_seconds_bucket", "+Inf"] == report.drafted_rounds
         assert found["draftwire_breaker_state", drafter.breaker.state.value] == 1
         assert found["draftwire_misses_total", "sampled"] == report.misses[MissReason.BASELINE]
         assert found["draftwire_connected", ""] == 1
-        assert found["draftwire_drafter_proposals_total", ""] == report.drafted_rounds
+        assert found["draftwire_drafter_drafts_total", ""] == report.drafted_rounds
         assert found["draftwire_drafter_batch_size_count", ""] == report.drafted_rounds
         assert found["draftwire_drafter_open_connections", ""] == 1
         assert found["draftwire_drafter_open_sessions", ""] == 0
         assert found["draftwire_audit_failures_total", ""] == 0
         names = {name for name, _ in found}
-        for family in (*DRAFTER, *VERIFIER):
-            one = {family.shown, f"{family.name}_bucket"} & names
-            assert one or family.name == "draftwire_breaker_seconds_per_token", family.name
+        for spec in (*DRAFTER_METRICS, *VERIFIER_METRICS):
+            one = {spec.exposed_name, f"{spec.name}_bucket"} & names
+            assert one or spec.name == "draftwire_breaker_seconds_per_token", spec.name
         registry.unregister(collector)
-        assert ("draftwire_tokens_total", "") not in scraped(registry)
+        assert ("draftwire_generation_tokens_total", "") not in scraped(registry)
 
 
 def test_every_reason_and_code_has_a_series_before_it_happens() -> None:
@@ -122,7 +123,7 @@ def test_scraping_while_texts_are_made() -> None:
         def scrape() -> None:
             try:
                 while not done.is_set():
-                    tokens = scraped(registry)["draftwire_tokens_total", ""]
+                    tokens = scraped(registry)["draftwire_generation_tokens_total", ""]
                     assert tokens >= seen[-1]
                     seen.append(tokens)
                     time.sleep(0.002)
@@ -136,112 +137,22 @@ def test_scraping_while_texts_are_made() -> None:
         done.set()
         thread.join(10)
         assert not wrong
-        assert scraped(registry)["draftwire_tokens_total", ""] == 200
-
-
-def get(address: object, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
-def test_metrics_and_health_over_http() -> None:
-    program = DrafterProgram(ToyDrafter(mixed(V, 1), V), DrafterConfig())
-    registry = CollectorRegistry()
-    register_metrics(program, registry)
-    with watched("127.0.0.1", 0, registry, lambda: program.draining) as address:
-        assert get(address, "/healthz") == (200, "ok\n")
-        assert get(address, "/metrics")[0] == 200
-        assert "draftwire_drafter_queue 0.0" in get(address, "/metrics")[1]
-        assert get(address, "/anything")[0] == 404
-        program.drain()
-        assert get(address, "/healthz") == (503, "draining\n")
-        assert "draftwire_drafter_draining 1.0" in get(address, "/metrics")[1]
-        with pytest.raises(TransportError, match="metrics-port"), watched(*address, registry):
-            pass
-        with pytest.raises(TransportError, match="empty"), watched("", 0, registry):
-            pass
-    with pytest.raises(OSError):
-        socket.create_connection(address, timeout=1)
-
-
-def test_clients_that_hold_on_and_nonsense_disturb_nobody(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """As many as there may be say nothing; the oldest makes way, and all are ended in time."""
-    from draftwire.telemetry import web
-
-    monkeypatch.setattr(web, "CLIENT_SECONDS", 0.5)
-    with watched("127.0.0.1", 0, CollectorRegistry()) as address:
-        held = [socket.create_connection(address) for _ in range(web.MOST_CLIENTS + 4)]
-        held[0].sendall(b"\xff\x00\r\n\r\n")
-        time.sleep(1.0)
-        assert get(address, "/healthz") == (200, "ok\n")
-        for each in held:
-            each.close()
-    out, err = capfd.readouterr()
-    assert out == err == ""
-
-
-def test_a_client_that_sends_a_byte_now_and_then_is_ended_in_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The time is that of the whole request; until then, the oldest makes way for who asks."""
-    from draftwire.telemetry import web
-
-    monkeypatch.setattr(web, "CLIENT_SECONDS", 1.0)
-    with watched("127.0.0.1", 0, CollectorRegistry()) as address:
-        held = [socket.create_connection(address) for _ in range(web.MOST_CLIENTS)]
-        for each in held:
-            each.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
-        assert get(address, "/healthz") == (200, "ok\n")
-        ended = set[int]()
-        until = time.monotonic() + 5.0
-        while len(ended) < len(held) and time.monotonic() < until:
-            for index, each in enumerate(held):
-                try:
-                    each.sendall(b"a")
-                except OSError:
-                    ended.add(index)
-            time.sleep(0.1)
-        assert len(ended) == len(held)
-        for each in held:
-            each.close()
+        assert scraped(registry)["draftwire_generation_tokens_total", ""] == 200
 
 
 def test_the_table_of_the_documentation_is_this_list() -> None:
-    text = (ROOT / "docs/OPERATIONS.md").read_text()
-    assert markdown(DRAFTER) in text
-    assert markdown(VERIFIER) in text
+    text = (ROOT / "docs/guides/operations.md").read_text()
+    assert markdown(DRAFTER_METRICS) in text
+    assert markdown(VERIFIER_METRICS) in text
 
 
 def test_nobody_waits_for_the_library_who_does_not_ask_for_it() -> None:
     code = """
 import sys
-import draftwire, draftwire.verifier.remote, draftwire.drafter.server, draftwire.telemetry.metrics
+import draftwire, draftwire.verifier.remote, draftwire.drafter.server, draftwire.telemetry.collector
 from draftwire.cli.main import run
 run(["serve", "--help"]); run(["generate", "--help"])
 print("prometheus_client" in sys.modules, file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "False"
-
-
-def test_a_page_without_descriptors_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits keeps the socket readable: it is tried again after a while, not at once."""
-    tried: list[float] = []
-
-    def out_of_descriptors(server: TCPServer) -> None:
-        tried.append(time.monotonic())
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(TCPServer, "get_request", out_of_descriptors)
-    with (
-        watched("127.0.0.1", 0, CollectorRegistry()) as address,
-        socket.create_connection(address),
-    ):
-        time.sleep(0.7)
-    assert 1 <= len(tried) <= 3

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -17,18 +16,20 @@ import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.engines.vllm.speculation import ProposeRequest, SpeculationState
-from draftwire.exact.words import Domain
+from draftwire.exact.words import Address, Domain
+from draftwire.kernels import cpu
 from draftwire.transport.channel import Channel
 from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 from testing.toys.enumeration import WordTree, law_of
-from testing.toys.models import ToyDrafter, ToyTarget, constant
+from testing.toys.models import ToyContext, ToyDrafter, ToyTarget, constant
 
 V = 3
 PROMPT = (0,)
 POLICY = ProposalPolicy(Layout.SPARSE, 2, 1.0, support=V)
+OWN_CHOICE = {MissReason.BREAKER_OPEN.value, MissReason.BASELINE.value}
 Law = dict[tuple[int, ...], Fraction]
 Allowed = Callable[[tuple[int, ...]], tuple[int, ...]]
 Schedule = Callable[[tuple[int, ...], tuple[int, ...], int], int]
@@ -98,7 +99,23 @@ def ledgers(
     program = DrafterProgram(engine, DrafterConfig(), source=shared)
     with LocalDrafter(program, ToyTarget(constant(1, 1, 1), V), audit=False) as client:
         yield SpeculationState(client, words=shared), shared
+    assert_refused_nothing(program, engine)
+
+
+@contextmanager
+def keyed_ledgers(table: Callable[..., Sequence[float]]) -> Iterator[SpeculationState]:
+    """With the words of real keys."""
+    engine = ToyDrafter(table, V)
+    program = DrafterProgram(engine, DrafterConfig())
+    with LocalDrafter(program, ToyTarget(constant(1, 1, 1), V)) as client:
+        yield SpeculationState(client)
+    assert_refused_nothing(program, engine)
+
+
+def assert_refused_nothing(program: DrafterProgram[ToyContext], engine: ToyDrafter) -> None:
     assert not engine.contexts
+    for errors in (program.counters.refused, program.counters.found, program.counters.told):
+        assert not any(errors.values())
 
 
 def text_of(
@@ -122,6 +139,7 @@ def text_of(
         drafts = proposed[: schedule(text, proposed, step)]
     assert active.committed == len(text)
     ledger.finish("request")
+    assert set(ledger.tally.labelled("misses")) <= OWN_CHOICE  # no proposal is lost
     return text[len(PROMPT) :][:length]
 
 
@@ -169,21 +187,23 @@ def test_a_bonus_at_the_cut_would_not_have_the_law() -> None:
         def run(tree: WordTree) -> int:
             shared.tree = tree
             active = ledger.begin("request", PROMPT, 0, drafted=True)
-            text = (
-                *PROMPT,
-                *ledger.judge(active, scores_of(only_zero, PROMPT, ()), (), greedy=False),
-            )
+            ledger.judge(active, scores_of(only_zero, PROMPT, ()), (), greedy=False)
             ledger.propose([ProposeRequest("request", POLICY)], 1.0)
             proposal = active.proposal
             assert proposal is not None
-            legal = only_legal(first_two)(text, proposal.tokens, 0)
-            kept = replace(proposal, tokens=proposal.tokens[:legal], rows=proposal.rows[:legal])
-            scores = scores_of(first_two, text, kept.tokens)
+            legal = only_legal(first_two)((*PROMPT, 0), proposal.tokens, 0)
+            rows = np.exp(scores_of(first_two, PROMPT, proposal.tokens[:legal])).astype(np.float64)
+            at = {"generation": 1, "round": active.drafting.round}
             if legal:
-                ended = ledger._verified(active, kept, scores, False)
-                token = ended.tokens[0]
+                verdict = cpu.verify(
+                    rows, proposal.tokens[:legal], proposal.rows[:legal], tree,
+                    first_position=active.committed, **at,
+                )  # fmt: skip
+                token = (*proposal.tokens[: verdict.accepted], verdict.token)[0]
             else:
-                token = ledger._alone(active, scores[0], False)
+                domain = Domain.TARGET_ONLY
+                address = Address(position=active.committed, domain=domain, **at)
+                token = cpu.target(rows[0], tree.words(address))
             ledger.finish("request")
             return token
 
@@ -193,6 +213,28 @@ def test_a_bonus_at_the_cut_would_not_have_the_law() -> None:
 
 def only_zero(context: tuple[int, ...]) -> tuple[int, ...]:
     return (0,)
+
+
+@pytest.mark.parametrize("allowed", [two_of_three, first_two])
+@pytest.mark.parametrize("table", [halves, quarters])
+@pytest.mark.parametrize("schedule", [everything, one_short, nothing_on_odd_steps, only_legal])
+def test_no_proposal_is_lost_whatever_is_scheduled(
+    allowed: Allowed, table: Callable[..., Sequence[float]], schedule: object
+) -> None:
+    """A draft that is cut off and accepted ends its round: the next proposal goes on from it."""
+    chosen = only_legal(allowed) if schedule is only_legal else schedule
+    with keyed_ledgers(table) as ledger:
+        text_of(ledger, allowed, chosen, 60)  # type: ignore[arg-type]
+        assert ledger.tally["rounds"] == ledger.tally["drafted_rounds"] + 1
+
+
+def test_a_draft_that_is_cut_off_and_accepted_is_no_correction() -> None:
+    """p = q, one draft cut a step: twelve proposals of twelve arrive, and all drafts stand."""
+    with keyed_ledgers(lambda context: (1, 1, 0)) as ledger:
+        text_of(ledger, first_two, one_short, 25)
+        assert ledger.tally["rounds"] == 13
+        assert ledger.tally["drafted_rounds"] == 12
+        assert ledger.tally["accepted_tokens"] == 24
 
 
 def test_greedy_takes_the_largest_whatever_was_drafted() -> None:
@@ -228,15 +270,59 @@ def test_a_request_that_the_engine_takes_back_begins_anew_with_words_of_its_own(
         assert (first.stream, again.stream) == (0, 1)
 
 
-def test_a_row_that_is_no_distribution_stands_alone_and_is_counted() -> None:
-    """E49: the engine has no way to fail one request, so its own choice stands, and is counted."""
+def refused_at(place: int, *drafts: int) -> np.ndarray:
+    scores = scores_of(first_two, PROMPT, drafts)
+    scores[place] = (0.0, np.nan, -1.0)
+    return scores
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_row_that_is_no_distribution_stands_alone_and_is_counted(greedy: bool) -> None:
+    """E49: the engine has no way to fail one request, so its largest score stands."""
     with ledgers() as (ledger, shared):
         shared.tree = WordTree(4)
         active = ledger.begin("request", PROMPT, 0, drafted=True)
-        scores = np.array([[0.0, np.nan, -1.0]], np.float32)
-        assert ledger.judge(active, scores, (), greedy=False) == [0]
-        assert ledger.judge(active, scores, (), greedy=True) == [0]
-        assert ledger.tally["refused_rows"] == 2
+        assert ledger.judge(active, refused_at(0), (), greedy=greedy) == [0]
+        assert ledger.tally["refused_rows"] == 1
+        ledger.finish("request")
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize(("place", "scheduled"), [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)])
+def test_drafts_accepted_before_a_refused_row_stand(
+    place: int, scheduled: int, greedy: bool
+) -> None:
+    """All drafts are 0 and accepted; the fallback of a refused first row is that same token."""
+    with ledgers(lambda context: (1, 0, 0)) as (ledger, shared):
+        shared.tree = WordTree(4)
+        active = ledger.begin("request", PROMPT, 0, drafted=True)
+        ledger.judge(active, scores_of(only_zero, PROMPT, ()), (), greedy=greedy)
+        drafts = ledger.propose([ProposeRequest("request", POLICY)], 1.0)["request"]
+        assert drafts == (0, 0)
+        scores = refused_at(place, *drafts[:scheduled])
+        tokens = ledger.judge(active, scores, drafts[:scheduled], greedy=greedy)
+        assert tokens == [0] * max(place, 1)
+        assert ledger.tally["refused_rows"] == 1
+        assert ledger.tally["accepted_tokens"] == place
+        ledger.propose([ProposeRequest("request", POLICY)], 1.0)
+        assert not ledger.tally.labelled("misses")
+        ledger.finish("request")
+
+
+def test_the_law_holds_up_to_a_refused_row() -> None:
+    """The first row fine, the third none: its tokens have the first row's law."""
+    with ledgers(quarters) as (ledger, shared):
+
+        def run(tree: WordTree) -> int:
+            shared.tree = tree
+            active = ledger.begin("request", PROMPT, 0, drafted=True)
+            ledger.judge(active, scores_of(only_zero, PROMPT, ()), (), greedy=False)
+            drafts = ledger.propose([ProposeRequest("request", POLICY)], 1.0)["request"]
+            token = ledger.judge(active, refused_at(2, *drafts), drafts, greedy=False)[0]
+            ledger.finish("request")
+            return token
+
+        assert law_of(run, 4) == {0: Fraction(1, 2), 1: Fraction(1, 2)}
 
 
 def test_prompts_with_ids_that_are_not_shared_go_undrafted() -> None:
