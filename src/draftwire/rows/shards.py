@@ -80,9 +80,9 @@ def settle(
     """Whether the shards are one proposal: None, or why all of it is dropped on every rank.
 
     draft: what this rank has, or why it has none. depth: K as asked. uniform24: the K words that
-    the proposal was drawn with, on the leader, to audit with (A22); None = no audit. The leader decides
-    whether every shard is there; all name the same tokens (BAD_FIELD); each row's counts sum to M
-    (WRONG_MASS); the token has one (ZERO_Q_AT_TOKEN); the word draws it (AUDIT_FAILED).
+    the proposal was drawn with, on the leader, to audit with (A22); None = no audit. The leader
+    decides whether every shard is there; all name the same tokens (BAD_FIELD); each row's counts
+    sum to M (WRONG_MASS); the token has one (ZERO_Q_AT_TOKEN); the word draws it (AUDIT_FAILED).
     """
     gathered = yield from gather(_facts(shard, draft, depth))
     code = np.zeros(1, np.int64)
