@@ -40,6 +40,7 @@ class FieldTable:
     ) -> None:
         self.record = struct.Struct("<" + "".join(_format_of(field.kind) for field in fields))
         self.bytes = self.record.size
+        self._fields = tuple(fields)
         self._names = tuple(field.name for field in fields)
         used = [field for field in fields if not field.name.startswith("reserved")]
         self._reserved = tuple(name for name in self._names if name.startswith("reserved"))
@@ -52,6 +53,11 @@ class FieldTable:
         )
         # The same record with its reserved fields as padding, which struct fills with zeros.
         self._packer = struct.Struct("<" + "".join(map(_packed_format, fields)))
+
+    def offset(self, name: str) -> int:
+        """Return where in the record a field begins; ValueError if there is none."""
+        before = self._fields[: self._names.index(name)]
+        return struct.calcsize("<" + "".join(_format_of(field.kind) for field in before))
 
     def pack(self, message: object) -> bytes:
         """Return a message's record, reserved fields zero; ValueError if a value does not fit."""
