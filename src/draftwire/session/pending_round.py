@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.kernels import cpu
-from draftwire.kernels.rows import QRow, SparseRows
+from draftwire.kernels.rows import Lease, RowBlock
 from draftwire.kernels.shards.shard import Shard
 from draftwire.kernels.words import proposal_words
-from draftwire.rows.payload import decode_reply_rows, decode_rows
-from draftwire.session.awaited import Awaited
-from draftwire.session.proposal import Matched, Proposal, Received
-from draftwire.wire.agreement import q_bytes, reply_bytes
-from draftwire.wire.answer import CHECKSUM_BYTES, outline, whole_of
-from draftwire.wire.codec import rows_of
+from draftwire.rows.audit import first_audit_failure
+from draftwire.rows.reply import decode_rows
+from draftwire.session.proposal import Proposal, Received
+from draftwire.wire.agreement import reply_bytes
 from draftwire.wire.messages import Complete, Reply, Step
 from draftwire.wire.registry import Layout
-from draftwire.wire.rows import tokens_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 _CODE: Final = ProtocolErrorCode
-_SPARSE: Final = Layout.SPARSE
 
 _IDENTITY: Final = (
     ("session", _CODE.WRONG_SESSION),
@@ -55,10 +49,9 @@ class PendingRound:
     asked_at: float
     deadline: float
     tokens: tuple[int, ...] = ()
-    rows: Sequence[QRow] = field(default=(), repr=False)
+    rows: RowBlock | None = field(default=None, repr=False)
     payload_bytes: int = 0
     checksum: int = 0
-    whole: Awaited | None = field(default=None, init=False, repr=False)
 
     @property
     def shard(self) -> Shard:
@@ -74,51 +67,27 @@ class PendingRound:
             if theirs != ours:
                 _refuse(code, name, f"{name} is not the one that was asked")
 
-    def check_same(self, received: Received | Matched) -> None:
+    def check_same(self, received: Received) -> None:
         """Refuse a second REPLY that is not the first one once more."""
         if (received.payload_bytes, received.checksum) != (self.payload_bytes, self.checksum):
             _refuse(_CODE.DUPLICATE_ROUND, "round", "two different replies to one round")
 
-    def hold(self, reply: Reply, received: Received, out: NDArray[np.int32] | None = None) -> None:
+    def hold(
+        self,
+        reply: Reply,
+        received: Received,
+        out: NDArray[np.int32] | None = None,
+        lease: Lease | None = None,
+    ) -> None:
         """Take the q's of a REPLY out of the receive buffer (P12, P14); not yet a proposal.
 
-        out: int32 (K, V) of the round's slot, where dense counts go; None = memory of their own.
+        out: int32 (K, V) of the round's slot, where dense counts go, to be read there until the
+        lease is over; None = memory of their own.
         """
         self.check_shape(reply, received.payload_bytes)
-        self.rows = decode_reply_rows(reply, self.vocab_size, out)
-        self.tokens = tokens_of(reply.rows)
+        self.rows = decode_rows(reply, self.vocab_size, out, lease)
+        self.tokens = reply.rows.tokens
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
-
-    def expected(self, *, audit: bool) -> Awaited | None:
-        """Return what recognises the answer by its fixed fields, and takes a sparse one whole.
-
-        None where an answer is read field by field.
-        """
-        step, policy, vocab_size = self.step, self.step.policy, self.vocab_size
-        frames = outline(step, whole_of(vocab_size))
-        if policy.layout is not _SPARSE or policy.support > vocab_size:
-            return Awaited(step, frames, None, None)
-        rows = SparseRows.room(vocab_size, policy.depth, policy.support)
-        return Awaited(step, frames, rows, self._words(policy.depth) if audit else None)
-
-    def hold_matched(self, reply: Matched, out: NDArray[np.int32] | None = None) -> None:
-        """Take the q's of a REPLY that begins as it must (P14); as :meth:`hold` does."""
-        policy = self.step.policy
-        width = self.vocab_size if policy.layout is Layout.DENSE else policy.support
-        rows = rows_of(reply.tail, q_bytes(policy.layout, width))
-        first = self.step.first_position
-        self.rows = decode_rows(rows, policy.layout, width, first, self.vocab_size, out)
-        self.tokens = tokens_of(rows)
-        self.payload_bytes, self.checksum = reply.payload_bytes, reply.checksum
-
-    def take(self, answer: Awaited) -> None:
-        """Take tokens and q's of an answer that came whole, every fixed bit of it as it must be."""
-        self.whole, self.tokens, self.rows = answer, answer.tokens, answer.rows
-
-    def check_matched(self, complete: Matched) -> None:
-        """Refuse a COMPLETE that begins as it must and names another checksum."""
-        if complete.tail != self.checksum.to_bytes(CHECKSUM_BYTES, "little"):
-            _refuse(_CODE.BAD_PAYLOAD_CHECKSUM, "reply_checksum", "the reply fails its checksum")
 
     def check_whole(self, complete: Complete) -> None:
         """Refuse a COMPLETE that speaks of another reply than the one that came."""
@@ -132,29 +101,24 @@ class PendingRound:
 
         Zero in v1, which carries neither q nor key.
         """
-        audited = -1 if self.whole is None else self.whole.audit()
-        if audited >= 0:
-            return audited
         if self.step.policy.layout is Layout.IDS_ONLY:
             return 0
-        first = self.step.first_position
-        words = self._words(len(self.tokens)).tolist()
-        for index, (token, row) in enumerate(zip(self.tokens, self.rows, strict=True)):
-            if not cpu.audit(row, token, words[index]):
-                where = first + index
-                _refuse(_CODE.AUDIT_FAILED, "token", f"{where} was not drawn from the q sent")
-        return len(self.tokens)
-
-    def _words(self, count: int) -> NDArray[np.int64]:
-        step = self.step
-        return proposal_words(
-            step.proposal_key, step.generation, step.round, step.first_position, count
+        assert self.rows is not None
+        step, first = self.step, self.step.first_position
+        uniform24 = proposal_words(
+            step.proposal_key, step.generation, step.round, first, len(self.tokens)
         )
+        wrong = first_audit_failure(self.rows, self.tokens, uniform24)
+        if wrong is not None:
+            where = first + wrong
+            _refuse(_CODE.AUDIT_FAILED, "token", f"{where} was not drawn from the q sent")
+        return len(self.tokens)
 
     def proposal(self) -> Proposal:
         """Return the proposal; call it when everything above holds."""
-        step = self.step
-        return Proposal(self.tokens, self.rows, step.generation, step.round, step.anchor + 1)
+        step, rows = self.step, self.rows
+        assert rows is not None
+        return Proposal(self.tokens, rows, step.generation, step.round, step.anchor + 1)
 
     def check_shape(self, reply: Reply, payload_bytes: int) -> None:
         """Refuse a REPLY of another layout, shard, depth or size than the STEP asks for."""
