@@ -387,7 +387,8 @@ class VerifierSession:
         pending = self._require_pending()
         pending.check_identity(reply)
         if not self._is_again(pending, received):
-            pending.hold(reply, received, self._handle.arrive().out(pending.step.policy.depth))
+            out = self._handle.arrive().out(pending.step.policy.depth)
+            pending.hold(reply, received, out, self._handle.lease)
             self.state = advance(self.state, Input.REPLY)
 
     def _is_again(self, pending: PendingRound, received: Received) -> bool:
@@ -417,7 +418,7 @@ class VerifierSession:
     def _whole(self, pending: PendingRound, now: float) -> Proposal:
         if self._audit:
             self._audit_draws(pending)
-        self._handle.publish(pending.rows if pending.step.policy.layout is Layout.DENSE else ())
+        self._handle.publish()
         self.state = advance(self.state, Input.COMPLETE)
         self._acked.shown(self.generation, self.round, pending.step.anchor + 1)
         self.round_trip = now - pending.asked_at
