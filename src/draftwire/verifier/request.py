@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from draftwire.errors import ProtocolError
-from draftwire.session.awaited import Awaited
-from draftwire.session.proposal import Dropped, Matched, Proposal, Received
+from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.session.slot_buffers import ReplySlots
 from draftwire.session.state_table import Input, advance
 from draftwire.session.verifier_session import VerifierSession
@@ -77,9 +76,7 @@ class ClientRequest:
         """Begin the next round and ask for at most ``policy.depth`` drafts after the prefix."""
         return self._client.propose_all([(self, policy)])[0]
 
-    def take(
-        self, received: Received | Matched | Awaited, size: int, now: float
-    ) -> Proposal | Dropped | None:
+    def take(self, received: Received, size: int, now: float) -> Proposal | Dropped | None:
         """Take what came for this request, ``size`` bytes; returns as ``VerifierSession.take``."""
         self.traffic.received += size
         if self._skipped:
