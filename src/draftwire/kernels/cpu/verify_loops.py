@@ -135,7 +135,7 @@ def weights_status(row: NDArray[np.float64]) -> int:
 
 
 @compiled
-def weigh(
+def _weigh(
     row: NDArray[Any],
     logits: bool,
     weights: NDArray[np.float64],
@@ -156,7 +156,7 @@ def weigh(
 
 
 @compiled
-def largest_of(row: NDArray[Any], logits: bool) -> tuple[int, int]:
+def _largest_of(row: NDArray[Any], logits: bool) -> tuple[int, int]:
     """The lowest id with the largest score (A21), and OK or why there is none."""
     if logits:
         largest, nan = survey_scores(row)
@@ -179,7 +179,7 @@ def largest_of(row: NDArray[Any], logits: bool) -> tuple[int, int]:
 
 
 @compiled
-def block_sum(row: NDArray[np.float64], start: int, end: int) -> float:
+def _block_sum(row: NDArray[np.float64], start: int, end: int) -> float:
     """The sum of one block, in 8 lanes."""
     a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = 0.0
     i = start
@@ -205,7 +205,7 @@ def block_sums(row: NDArray[np.float64], sums: NDArray[np.float64]) -> float:
     total = 0.0
     for block in range(sums.size):
         start = block * BLOCK
-        sums[block] = block_sum(row, start, min(start + BLOCK, row.size))
+        sums[block] = _block_sum(row, start, min(start + BLOCK, row.size))
         total += sums[block]
     return total
 
@@ -270,7 +270,7 @@ def find(
 
 
 @compiled
-def stands(weight: float, count: int, total: float, first: int, bound: float) -> int:
+def _stands(weight: float, count: int, total: float, first: int, bound: float) -> int:
     """1 where a draft is surely accepted, 0 where it surely falls, else UNDECIDED (A18).
 
     first: the first 48 bits of U; UNREAD where they are not known, then WORD_WANTED may be said.
@@ -312,11 +312,11 @@ def accept_drafts(
     """
     total = 0.0
     for index in range(begin, tokens.size):
-        status = weigh(scores[at + index], logits, weights)
+        status = _weigh(scores[at + index], logits, weights)
         if status != OK:
             return index, status, total
         total = block_sums(weights, sums)
-        found = stands(weights[tokens[index]], counts[index], total, firsts[index], bound)
+        found = _stands(weights[tokens[index]], counts[index], total, firsts[index], bound)
         if found < 0:
             return index, found, total
         if found == 0:
@@ -334,7 +334,7 @@ def draw_target(
     sums: NDArray[np.float64],
 ) -> tuple[int, int]:
     """A token from p alone (A20), and OK, a refusal, or UNDECIDED."""
-    status = weigh(row, logits, weights)
+    status = _weigh(row, logits, weights)
     if status != OK:
         return 0, status
     total = block_sums(weights, sums)
@@ -380,7 +380,7 @@ def accept_greedy(
     No word decides anything: p of a draft is 0 or 1, and a residual has one id.
     """
     for index in range(row_count):
-        largest, status = largest_of(scores[at + index], logits)
+        largest, status = _largest_of(scores[at + index], logits)
         if status != OK:
             return index, UNDECIDED, status
         if index == tokens.size or tokens[index] != largest:
