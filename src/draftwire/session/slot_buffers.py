@@ -23,11 +23,11 @@ _COUNT_BYTES: Final = 4
 class SlotPlan:
     """How many replies a session group holds at once, and of what shape.
 
-    in_flight: for each request, so that one may arrive while another is consumed. requests: of the
-    group. depth: the deepest proposal.
+    in_flight: for each request; a session has one, so more is memory without a use. requests: of
+    the group. depth: the deepest proposal.
     """
 
-    in_flight: int = 2
+    in_flight: int = 1
     requests: int = 4
     depth: int = 5
 
@@ -109,8 +109,8 @@ class ReplySlots(Slots[SlotBuffer]):
 
     @classmethod
     def alone(cls) -> ReplySlots:
-        """Return the slots of a session outside any group: two, whose replies bring memory."""
-        return cls([SlotBuffer(), SlotBuffer()])
+        """Return the slot of a session outside any group, whose replies bring memory."""
+        return cls([SlotBuffer()])
 
 
 class SlotHandle:
