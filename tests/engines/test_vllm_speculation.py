@@ -19,8 +19,8 @@ from draftwire.engines.vllm.speculation import ProposeRequest, SpeculationState
 from draftwire.exact.words import Address, Domain
 from draftwire.kernels import cpu
 from draftwire.transport.channel import Channel
-from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.local import LocalDrafter
+from draftwire.verifier.miss import MissReason
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 from testing.toys.enumeration import WordTree, law_of

@@ -90,7 +90,7 @@ def test_l26_sessions_end_with_their_requests_however_they_end(bench: Bench) -> 
     engine.step()  # the engine tells its workers of ends with the next step
     assert not ledger.requests
     assert ledger.tally["sessions"] == 0
-    assert not ledger.client._requests
+    assert not ledger.client.open_requests
 
 
 def test_l31_nothing_is_asked_for_once_a_text_has_ended(bench: Bench) -> None:
@@ -189,7 +189,7 @@ def test_a_stopped_drafter_holds_no_step_beyond_the_deadline(bench: Bench, tiny:
             for _ in range(4):
                 engine.step()
             engine.abort_request(["r0"])
-            ledger.client._disconnect()  # and now it has to connect to what is stopped
+            ledger.client.disconnect()  # and now it has to connect to what is stopped
             while engine.has_unfinished_requests() and len(waits) < 30:
                 engine.step()
         print("the longest waits:", sorted(waits)[-4:])
@@ -221,12 +221,12 @@ def test_drafting_that_does_not_pay_pauses_for_requests_without_a_seed(
     monkeypatch.setattr(type(ledger.client), "propose_all", slow)
     monkeypatch.setattr(ledger, "pace", BatchBreaker())
     texts(bench.engine, [(3, 4)] * 8, [seeded(None)] * 8)
-    paused = ledger.tally.labelled("misses")["not_worth"]
+    paused = ledger.tally.labelled("misses")["breaker_open"]
     assert paused > 8 * LONG // 2
     steps = ledger.tally["drafting_steps"]
     texts(bench.engine, [(3, 4)], [seeded(1)])
     assert ledger.tally["drafting_steps"] > steps + 5
-    assert ledger.tally.labelled("misses")["not_worth"] == paused
+    assert ledger.tally.labelled("misses")["breaker_open"] == paused
 
 
 def test_t37_a_drafter_that_is_back_drafts_for_the_same_requests(bench: Bench) -> None:
