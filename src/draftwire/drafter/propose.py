@@ -19,13 +19,11 @@ from draftwire.rows.shards import ShardDraft
 from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Layout, Status
-from draftwire.wire.values import quickly_made
 
 ProposalSource: TypeAlias = Callable[[int], WordSource]
 """From a proposal key to the random words drawn under it; :class:`ProposalWords` but in tests."""
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class DraftJob(Generic[Context]):
     """One session's part of a batch.
@@ -97,12 +95,7 @@ def propose(
     kernels: a choice of :func:`draftwire.kernels.registry.kernels_for`.
     Raises what ``engine.forward`` raises, and ConfigurationError for kernels that are not there.
     """
-    drawings = [
-        _Drawing(
-            job, _uniform24(job, source), job.new_tokens, Draft.under(job.policy, engine.vocab_size)
-        )
-        for job in jobs
-    ]
+    drawings = [_Drawing(job, _uniform24(job, source), job.new_tokens, Draft()) for job in jobs]
     while active := [each for each in drawings if each.new_tokens]:
         logits = engine.forward([(each.job.context, each.new_tokens) for each in active])
         for each in active:
