@@ -29,7 +29,8 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import Cancel, ProposalPolicy
 from draftwire.wire.registry import Layout, MessageType, Outcome
-from testing.harness.paths import Clock, MemoryChannel, MemoryPair, serving
+from testing.harness.paths import Clock, MemoryChannel, MemoryPair
+from testing.harness.servers import serving
 from testing.harness.verifiers import HandVerifier
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,14 +29,15 @@ from draftwire.session.proposal import Received
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
-from draftwire.transport.tcp import Address, listen
-from draftwire.transport.tls import Tls, TlsFiles
+from draftwire.transport.tcp import Address
+from draftwire.transport.tls import TlsFiles
 from draftwire.verifier.generate import generate
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import Complete, ProposalPolicy
 from draftwire.wire.registry import Layout, Status
 from testing.harness.certificates import tls_files
+from testing.harness.servers import serving as on_loopback
 from testing.harness.verifiers import HandVerifier
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
@@ -53,18 +53,9 @@ def serving(security: Security | None = None, **changes: Any) -> Iterator[Drafte
     config = DrafterConfig(**changes)
     engine = ToyDrafter(mixed(V, 1), V)
     key = security.secret if isinstance(security, PresharedKey) else b""
-    tls = Tls(security, server=True) if isinstance(security, TlsFiles) else None
-    program = DrafterProgram(engine, config, key=key)
-    server = DrafterServer(program, listen("127.0.0.1", 0), tls)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
+    with on_loopback(DrafterProgram(engine, config, key=key), security) as server:
         yield server
-    finally:
-        server.stop()
-        thread.join(10)
-        assert not thread.is_alive()
-        assert not program.connections and not engine.contexts
+    assert not engine.contexts
 
 
 def remote(server: DrafterServer[Any], security: Security | None, **options: Any) -> RemoteDrafter:
