@@ -26,6 +26,7 @@ from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from draftwire.engines.vllm.policy import GREEDY_BELOW
 from draftwire.engines.vllm.proposer import Proposer
+from draftwire.engines.vllm.speculation import VerifyRequest
 
 Share = Callable[[torch.Tensor], torch.Tensor]
 """Makes the deciding rank's tensor that of every rank."""
@@ -58,10 +59,10 @@ class Sampler(RejectionSampler):
         shape = (len(names), metadata.max_spec_len + 1)
         tokens = np.full(shape, PLACEHOLDER_TOKEN_ID, np.int32)
         logprobs = None
-        if self._proposer.ledger is not None:
+        if self._proposer.speculation is not None:
             raw = logits.to(torch.float32)
             scores = self._scores(metadata, raw.clone(), sampling_metadata)
-            self._judge(tokens, metadata, scores, sampling_metadata)
+            self._verify(tokens, metadata, scores, sampling_metadata)
             kept = scores if self.is_processed_logprobs_mode else raw
             logprobs = self._logprobs(metadata, kept, tokens, sampling_metadata)
         shared = self._share(torch.from_numpy(tokens)).to(logits.device)
@@ -103,7 +104,7 @@ class Sampler(RejectionSampler):
         )
         return scores
 
-    def _judge(
+    def _verify(
         self,
         tokens: np.ndarray[Any, Any],
         metadata: SpecDecodeMetadata,
@@ -111,29 +112,34 @@ class Sampler(RejectionSampler):
         sampling: SamplingMetadata,
     ) -> None:
         """Fill in the tokens of every request; chunks of a prompt commit nothing."""
-        ledger = self._proposer.ledger
-        assert ledger is not None
-        rows = scores.cpu().numpy()
+        speculation = self._proposer.speculation
+        assert speculation is not None
         drafts = metadata.draft_token_ids.tolist()
         discarded = self._runner.discard_request_mask.np
         temperature = sampling.temperature
         greedy = None if temperature is None else (temperature < GREEDY_BELOW).tolist()
-        row, draft, judged_rows, emitted = 0, 0, 0, 0
+        places: list[int] = []
+        requests: list[VerifyRequest] = []
+        row = draft = 0
         for index, count in enumerate(metadata.num_draft_tokens):
             if discarded[index]:
                 tokens[index, 0] = 0  # vLLM takes it away again
             else:
-                judged = ledger.judge(
-                    self._proposer.active(index),
-                    rows[row : row + count + 1],
-                    drafts[draft : draft + count],
-                    greedy=greedy is None or greedy[index],
+                places.append(index)
+                requests.append(
+                    VerifyRequest(
+                        self._proposer.active(index),
+                        row,
+                        drafts[draft : draft + count],
+                        greedy=greedy is None or greedy[index],
+                    )
                 )
-                tokens[index, : len(judged)] = judged
-                judged_rows, emitted = judged_rows + 1, emitted + len(judged)
             row, draft = row + count + 1, draft + count
-        if ledger.pace is not None:
-            ledger.pace.ended(judged_rows, emitted)
+        committed = speculation.verify_step(scores, requests)
+        for index, each in zip(places, committed, strict=True):
+            tokens[index, : len(each)] = each
+        if speculation.breaker is not None:
+            speculation.breaker.ended(len(requests), sum(map(len, committed)))
 
     def _logprobs(
         self,
