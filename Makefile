@@ -43,7 +43,7 @@ help:
 	@echo 'make gpu      on a machine with a GPU, torch and triton: its tests, then its benchmark'
 	@echo 'make lint     ruff, format, types, layers'
 	@echo 'make vectors  write spec/vectors/ again from the oracle'
-	@echo 'make spec     write the generated tables of spec/ again'
+	@echo 'make spec     write the generated tables of spec/ and docs/API.md again'
 	@echo 'make wheel    build the wheel into dist/'
 	@echo 'make clean    remove what was built; .venv stays'
 
@@ -143,6 +143,7 @@ vectors: $(VENV)/.dev-ready
 
 spec: $(VENV)/.dev-ready
 	$(BIN)/python -m spec.generators.tables
+	$(BIN)/python -m tools.signatures
 
 wheel: $(VENV)/.dev-ready
 	$(BIN)/python -m build --wheel --no-isolation

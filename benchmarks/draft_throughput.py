@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.common import Goal, Result, alternate, ratio
 from draftwire.drafter.propose import DraftJob, propose
 from draftwire.engines.hf import HfDraftEngine, load_folder
-from draftwire.session.answers import Draft
+from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 

@@ -29,7 +29,12 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 
 from draftwire.exact.words import Domain, KeyedWords, RequestKey
-from draftwire.kernels.backend import Backend, QRows, RowStatus, load
+from draftwire.kernels.backend import (
+    UNDECIDED,
+    Backend,
+    QRows,
+    load,
+)
 from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.kernels.shards import quantise as shards_quantise
 from draftwire.kernels.shards import verify as shards_verify
@@ -154,7 +159,7 @@ def _compare(name: str, way: Way, vocab: int, rows: int) -> Line:
         line.rounds += 1
         line.round_rows += DEPTH + 1
         due, made = numpy.judge(each), way.judge(each)
-        if RowStatus.UNDECIDED in (due[2][0], made[2][0]):
+        if UNDECIDED in (due[2][0], made[2][0]):
             line.undecided += 1
         else:
             line.rounds_differing += any((a != b).any() for a, b in zip(due, made, strict=True))

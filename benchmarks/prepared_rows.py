@@ -17,7 +17,7 @@ from draftwire.exact.words import ProposalWords
 from draftwire.kernels import cpu
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.words import first_words
-from draftwire.session.answers import Draft
+from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Adaptation, Layout, Status
 

@@ -112,7 +112,10 @@ def _active(each: Round) -> ActiveRequest:
     drafting = NoDrafter()
     drafting.skip()
     proposal = Proposal(tuple(each.tokens), each.rows, 1, 1, each.first_position)
-    return ActiveRequest(each.words, drafting, each.first_position, proposal=proposal, begun=True)
+    key = RequestKey(0)  # not used: the words are there
+    return ActiveRequest(
+        each.words, drafting, each.first_position, key, proposal=proposal, begun=True
+    )
 
 
 def measure(batch: int, vocab: int, repeats: int) -> tuple[dict[str, Any], list[Goal]]:

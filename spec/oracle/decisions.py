@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
+from typing import Any
 
 from spec.oracle.arithmetic import Refused
 from spec.oracle.words import ACCEPTANCE, BONUS, CORRECTION, PROPOSAL, WORD_BITS, below, locate
@@ -33,7 +34,7 @@ def normalise(row: Sequence[Fraction] | Sequence[int]) -> tuple[Fraction, ...]:
     return tuple(Fraction(a) / mass for a in row)
 
 
-def aligned(*rows: Weights) -> tuple[Sequence[int], list[Sequence[Fraction] | Sequence[int]]]:
+def aligned(*rows: Any) -> tuple[Sequence[int], list[Sequence[Any]]]:
     """Ids in rising order, and each row's weights of them; all ids unless a row is a mapping.
 
     An id without weight in every row left out changes no decision: its intervals are empty.

@@ -19,7 +19,7 @@ Each has an ``exit_code`` that the command line ends with. What a peer sends rai
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import IntEnum
 
 
 class ExitCode(IntEnum):
@@ -36,16 +36,19 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-class RefusalCode(Enum):
-    """Why weights, logits or counts were refused (spec/arithmetic.md)."""
+class RefusalCode(IntEnum):
+    """Why weights, logits or counts were refused (spec/arithmetic.md); also the status of a row.
 
-    NON_FINITE = "non_finite"
-    NEGATIVE_WEIGHT = "negative_weight"
-    ZERO_MASS = "zero_mass"
-    INCONSISTENT_ALLOCATION = "inconsistent_allocation"
-    ZERO_Q = "zero_q"
-    ZERO_RESIDUAL = "zero_residual"
-    OUT_OF_RANGE = "out_of_range"
+    0 is no refusal, so that the statuses of many rows are one array of integers.
+    """
+
+    NON_FINITE = 1
+    ZERO_MASS = 2
+    ZERO_Q = 3
+    ZERO_RESIDUAL = 4
+    INCONSISTENT_ALLOCATION = 5
+    OUT_OF_RANGE = 6
+    NEGATIVE_WEIGHT = 7
 
 
 class DraftwireError(Exception):

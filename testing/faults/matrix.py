@@ -148,7 +148,7 @@ def _run_variant(
 
 
 def _is_lie(name: str) -> bool:
-    """Say whether a variant gives q's tickets to other ids, checksums right: docs/AUDIT.md."""
+    """Whether a variant gives q's counts to other ids: a lie that no audit sees."""
     return name.endswith(" ids")
 
 

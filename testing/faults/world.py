@@ -176,22 +176,12 @@ class World:
         while (data := line.take(Way.THERE, self.clock.now)) is not None:
             if line.stuck:
                 continue
-            self.feed(line.connection, data)
+            line.connection.feed(data)
         while self.program.waiting:
             self.program.draft()
         self._speak(line)
         if line.connection.closing:
             self.hang_up(line)
-
-    def feed(self, connection: Any, data: bytes) -> None:
-        """Give bytes to one of the program's connections."""
-        view = memoryview(data)
-        while len(view) and not connection.closing:
-            room = connection.buffer()
-            size = min(len(room), len(view))
-            room[:size] = view[:size]
-            view = view[size:]
-            connection.filled(size)
 
     def hang_up(self, line: Line) -> None:
         """The line ends; the drafter frees what it held for it."""
@@ -218,9 +208,7 @@ class World:
     def _speak(self, line: Line) -> None:
         outgoing = line.connection.outgoing
         if outgoing:
-            store = bytearray(outgoing.size)
-            outgoing.take(memoryview(store))
-            self.pass_on(line, Way.BACK, bytes(store))
+            self.pass_on(line, Way.BACK, outgoing.drain())
 
 
 class Channel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from draftwire.conformance.transcripts import TableContext, TableEngine
+from draftwire.conformance.transcripts import TableContext, TableEngine, converse
 from draftwire.conformance.wire import hello_of
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ProtocolError, RemoteError
@@ -130,20 +130,9 @@ class Drafter:
 
     def turn(self, pieces: Sequence[bytes]) -> bytes:
         """Bytes come in, then everything that was asked is drafted; returns what is sent."""
-        connection = self.connection
         for piece in pieces:
-            view = memoryview(piece)
-            while len(view) and not connection.closing:
-                room = connection.buffer()
-                count = min(len(room), len(view))
-                room[:count] = view[:count]
-                view = view[count:]
-                connection.filled(count)
-        while self.program.waiting:
-            self.program.draft()
-        out = bytearray(connection.outgoing.size)
-        connection.outgoing.take(memoryview(out))
-        return bytes(out)
+            self.connection.feed(piece)
+        return converse(self.program, self.connection, b"")
 
     def end(self) -> None:
         """The stream ends; raises AssertionError if anything of it is still held."""

@@ -12,9 +12,8 @@ from draftwire.exact.quantise import allocate
 from draftwire.exact.verify import draw
 from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels.rows import QRow
-from draftwire.session.answers import Draft
 from draftwire.session.drafter_session import DrafterSession
-from draftwire.session.proposal import DraftTask, Dropped, Parts, Proposal, Received
+from draftwire.session.proposal import Draft, DraftTask, Dropped, Parts, Proposal, Received
 from draftwire.session.session_table import Actions, SessionTable
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire import codec

@@ -74,13 +74,7 @@ class MemoryChannel:
     def pump(self) -> None:
         """Let the drafter read what has arrived, draft and answer."""
         while chunk := self.pair.drafter.receive(self.clock.now):
-            view = memoryview(chunk)
-            while len(view) and not self.connection.closing:
-                room = self.connection.buffer()
-                count = min(len(room), len(view))
-                room[:count] = view[:count]
-                view = view[count:]
-                self.connection.filled(count)
+            self.connection.feed(chunk)
         if chunk == b"":
             self.program.disconnect(self.connection)
             return
@@ -88,9 +82,7 @@ class MemoryChannel:
             self.program.draft()
         outgoing = self.connection.outgoing
         while outgoing and self.pair.connected:
-            store = bytearray(outgoing.size)
-            outgoing.take(memoryview(store))
-            self.pair.drafter.send([bytes(store)], self.clock.now)
+            self.pair.drafter.send([outgoing.drain()], self.clock.now)
         if self.connection.closing:
             self.pair.drafter.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from draftwire.cli.conform import run
+from draftwire.conformance.checks import check_files
 from draftwire.errors import ConfigurationError, ExitCode, ProtocolErrorCode
 from tests.cli.conftest import Cli
 
@@ -43,7 +43,7 @@ def save(path: Path, items: list[dict[str, Any]]) -> Path:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_shipped_vectors_are_met(path: Path) -> None:
     lines: list[str] = []
-    summary = run([path], lines.append)
+    summary = check_files([path], lines.append)
     assert summary.conforming, lines
     assert summary.vectors > 0
     assert len(lines) == 1
@@ -193,4 +193,4 @@ def test_a_file_that_is_not_there_is_a_usage_error(cli: Cli, tmp_path: Path) -> 
     assert cli("conform").code == ExitCode.USAGE
     assert cli("conform", str(tmp_path)).code == ExitCode.USAGE
     with pytest.raises(ConfigurationError):
-        run([tmp_path / "nothing.jsonl"], print)
+        check_files([tmp_path / "nothing.jsonl"], print)

@@ -75,8 +75,8 @@ def test_no_pair_another_version_and_a_layout_that_is_not_offered(
 def test_metrics_logs_and_breaker_of_generate(cli: Cli, pair: Pair, serving: Serving) -> None:
     begin = ("generate", "--target", str(pair.target), "--prompt", "w3", "--threads", "1")
     with serving() as address:
-        watching = ("--metrics-port", "0", "--log-level", "info", "--log-format", "json")
-        ran = cli(*begin, "--max-tokens", "8", "--drafter", address, "--breaker", *watching)
+        telemetry = ("--metrics-port", "0", "--log-level", "info", "--log-format", "json")
+        ran = cli(*begin, "--max-tokens", "8", "--drafter", address, "--breaker", *telemetry)
     assert ran.code == ExitCode.OK, ran.err
     assert "metrics on http://127.0.0.1:" in ran.err
     events = [json.loads(line) for line in ran.err.splitlines() if line.startswith("{")]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from draftwire.cli import generate as module
-from draftwire.cli.generate import GenerateOptions, default_draft_temperature
+from draftwire.cli.generate import default_draft_temperature
+from draftwire.cli.generation import GenerateOptions
 from draftwire.cli.options import LayoutChoice
 from draftwire.errors import ExitCode
 from draftwire.transport.tcp import Address

@@ -46,13 +46,10 @@ class Peer:
     def send(self) -> None:
         for part in self.link.outgoing():
             for byte in bytes(part):
-                self.connection.buffer()[0] = byte
-                self.connection.filled(1)
+                self.connection.feed(bytes((byte,)))
 
     def receive(self) -> None:
-        store = bytearray(self.connection.outgoing.size)
-        self.connection.outgoing.take(memoryview(store))
-        for event in self.link.feed(bytes(store), 0.0):
+        for event in self.link.feed(self.connection.outgoing.drain(), 0.0):
             if isinstance(event, Received):
                 message = event.message
                 if isinstance(message, ErrorMessage):

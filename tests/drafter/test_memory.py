@@ -63,12 +63,7 @@ class Verifier:
         return [event.message for event in self.link.feed(data, 0.0) if isinstance(event, Received)]
 
     def _feed(self) -> None:
-        view = memoryview(b"".join(self.link.outgoing()))
-        while len(view):
-            room = self.connection.buffer()
-            count = min(len(room), len(view))
-            room[:count], view = view[:count], view[count:]
-            self.connection.filled(count)
+        self.connection.feed(b"".join(self.link.outgoing()))
 
 
 def program_of(most: int, clock: Clock | None = None, **config: int) -> DrafterProgram[object]:

@@ -15,7 +15,7 @@ from draftwire.exact.quantise import quantise as exact_quantise
 from draftwire.exact.verify import draw as exact_draw
 from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels.rows import QRow
-from draftwire.session.answers import Draft
+from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Layout, Status
 from testing.toys.models import ToyContext, ToyDrafter, mixed

@@ -28,7 +28,7 @@ from draftwire.drafter.propose import DraftJob, propose
 from draftwire.engines.hf import HfDraftEngine, embedded_folder, load_folder
 from draftwire.engines.hf.batch import BatchedModel, batched
 from draftwire.engines.hf.sequence import CachedSequence
-from draftwire.session.answers import Draft
+from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Layout
 from testing.harness.tiny_models import fresh_logits, tiny_llama, tiny_sliding, tiny_tokenizer

@@ -13,7 +13,7 @@ from draftwire.drafter.propose import DraftJob, propose
 from draftwire.engines.hf import HfDraftEngine
 from draftwire.exact.words import Address, Domain, ProposalWords
 from draftwire.kernels import cpu
-from draftwire.session.answers import Draft
+from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Adaptation, Layout, Status
 from testing.harness.tiny_models import fresh_logits, tiny_llama, tiny_tokenizer

@@ -6,7 +6,7 @@ import numpy as np
 
 from draftwire.drafter.propose import DraftJob
 from draftwire.engines.parallel.drafter import RankedDraft, _finished
-from draftwire.session.answers import Draft
+from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Layout, Status
 

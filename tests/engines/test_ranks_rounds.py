@@ -60,6 +60,10 @@ class Request:
     traffic: Traffic = field(default_factory=lambda: Traffic(100, 200))
     generation: int = 3
     missing: MissReason | None = None
+    context_version: int = 0
+
+    def use_context(self, version: int) -> None:
+        self.context_version = version
 
     @property
     def round(self) -> int:

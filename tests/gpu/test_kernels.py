@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from draftwire.exact.words import Domain, RequestKey
-from draftwire.kernels.backend import QRows, RowStatus, load
+from draftwire.kernels.backend import (
+    OK,
+    UNDECIDED,
+    QRows,
+    load,
+)
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Layout
 from tests.kernels.batches import POLICIES, differing, host, logits_of, moved, policy, with_refused
@@ -92,8 +97,8 @@ def test_rounds_equal_numpys(name, batch, size, given):
     made = backend.verify(place(logits), place(tokens), moved(backend, q), draws)
     status = backend.to_host(made.status)
     # What a bound leaves undecided at this size is rare, and never another token.
-    decided = (status == RowStatus.OK) & (expected.status == RowStatus.OK)
-    assert decided.mean() > 0.999 and (status[~decided] == RowStatus.UNDECIDED).all()
+    decided = (status == OK) & (expected.status == OK)
+    assert decided.mean() > 0.999 and (status[~decided] == UNDECIDED).all()
     assert (backend.to_host(made.tokens)[decided] == expected.tokens[decided]).all()
     assert (backend.to_host(made.accepted)[decided] == expected.accepted[decided]).all()
 

@@ -10,7 +10,13 @@ from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import quantise as exact_quantise
 from draftwire.exact import verify as exact
 from draftwire.exact.words import Address, Domain, KeyedWords, RequestKey
-from draftwire.kernels.backend import NO_TOKEN, Draws, QRows, RowStatus
+from draftwire.kernels.backend import (
+    NO_TOKEN,
+    OK,
+    UNDECIDED,
+    Draws,
+    QRows,
+)
 from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.kernels.resolve import Round, host_rows, resolve
 from draftwire.kernels.torch import verify as torch_verify
@@ -78,7 +84,7 @@ def test_verdicts_are_the_exact_ones(size, given):
     assert {verdict.outcome for verdict in expected} == {"correction", "bonus"}
     for backend in EVERY:
         found, _ = verdicts_of(backend, logits, tokens, q, draws_of(backend, requests, 3))
-        assert (found[2] == RowStatus.OK).all()
+        assert (found[2] == OK).all()
         assert found[0].tolist() == [verdict.accepted for verdict in expected]
         assert found[1].tolist() == [verdict.token for verdict in expected]
 
@@ -89,7 +95,7 @@ def test_6000_rounds_are_equal_on_numpy_torch_and_triton(index, size):
     given = (policy(), policy(support=3), POLICIES[9], policy(2.0**14))[index]
     logits, tokens, q, requests = rounds_of(1500, 3, size, seed=index + 50, given=given)
     expected, _ = verdicts_of(NUMPY, logits, tokens, q, draws_of(NUMPY, requests, 3))
-    assert (expected[2] == RowStatus.OK).all()
+    assert (expected[2] == OK).all()
     for backend in EVERY[1:]:
         found, _ = verdicts_of(backend, logits, tokens, q, draws_of(backend, requests, 3))
         assert all((one == other).all() for one, other in zip(found, expected, strict=True))
@@ -168,7 +174,7 @@ def test_a_choice_within_its_bound_is_left_to_the_host_and_exact_there(backend):
         found, verdict = one_round(backend, [1, 1], [three, TOTAL - three], 0, first)
         assert verdict.accepted == accepted  # the third word is 0, below the rest of 2/3
         if first == edge:
-            assert found == [0, NO_TOKEN, RowStatus.UNDECIDED]
+            assert found == [0, NO_TOKEN, UNDECIDED]
 
 
 def test_a_bound_of_nothing_is_seen(monkeypatch):
@@ -177,7 +183,7 @@ def test_a_bound_of_nothing_is_seen(monkeypatch):
     counts = [TOTAL * 3 // 4, TOTAL // 4]
     close = [2 * (1 << 48) // 3 + step for step in (-1, 0, 1)]
     found = [one_round(DEVICE, [1, 1], counts, 0, first)[0] for first in close]
-    assert [status for _, _, status in found].count(RowStatus.UNDECIDED) < 2
+    assert [status for _, _, status in found].count(UNDECIDED) < 2
 
 
 @pytest.mark.parametrize("backend", EVERY, ids=NAMES)
@@ -219,7 +225,7 @@ def test_no_residual_is_a_status_never_another_token(backend):
     q = QRows(2, None, np.full((2, 2), TOTAL // 2, np.int32))
     first = backend.from_host(np.array([0, 1 << 47]))
     drawn = backend.correction(backend.from_host(logits), moved(backend, q), first)
-    assert backend.to_host(drawn.status).tolist() == [RowStatus.ZERO_RESIDUAL] * 2
+    assert backend.to_host(drawn.status).tolist() == [RefusalCode.ZERO_RESIDUAL] * 2
     assert backend.to_host(drawn.tokens).tolist() == [NO_TOKEN] * 2
 
 
@@ -242,8 +248,8 @@ def test_e49_faults_of_one_request_are_its_own(backend):
     tokens[others[2], 0] = 5
     found, made = verdicts_of(backend, logits, tokens, q, draws_of(backend, requests, 2))
     expected = np.zeros(8, np.int32)
-    expected[first_stands] = RowStatus.NON_FINITE
-    expected[others[:3]] = [RowStatus.ZERO_MASS, RowStatus.ZERO_Q, RowStatus.OUT_OF_RANGE]
+    expected[first_stands] = RefusalCode.NON_FINITE
+    expected[others[:3]] = [RefusalCode.ZERO_MASS, RefusalCode.ZERO_Q, RefusalCode.OUT_OF_RANGE]
     assert found[2].tolist() == expected.tolist()
     assert (found[1][expected == 0] == clean[1][expected == 0]).all()
     places = [Round(KeyedWords(request), 3, at, 40) for at, request in enumerate(requests)]

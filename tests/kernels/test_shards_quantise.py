@@ -13,7 +13,7 @@ from draftwire.kernels import cpu
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import quantise as shards_quantise
 from draftwire.kernels.shards.emulator import emulate
-from draftwire.kernels.shards.shard import OK, Shard, ShardRows, even_shards, shards_at, status_of
+from draftwire.kernels.shards.shard import OK, Shard, ShardRows, even_shards, shards_at
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Layout
 from tests.kernels.rows_of_logits import adversarial
@@ -128,7 +128,7 @@ def test_a_refused_row_touches_no_other_row() -> None:
     for policy in POLICIES:
         for split in (even_shards(9, 3), shards_at(9, [0, 9]), shards_at(9, [8, 8])):
             counts, status, tokens = quantised(split, logits, policy, words)
-            non_finite, no_mass = map(status_of, (RefusalCode.NON_FINITE, RefusalCode.ZERO_MASS))
+            non_finite, no_mass = RefusalCode.NON_FINITE, RefusalCode.ZERO_MASS
             assert status.tolist() == [OK, non_finite, non_finite, no_mass, non_finite, OK]
             assert not counts[1:5].any() and (tokens[1:5] == -1).all()
             if policy is POLICIES[0]:

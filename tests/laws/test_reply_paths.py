@@ -4,7 +4,7 @@ Every proposal that can be drawn from small supports is drawn, by the generator 
 as many keys as it takes. The interpreted part is compared line by line as it runs. Compiled loops
 are run in the interpreter and compared in the same way: their bounds are those of the rows, so the
 lines of one row are the same whatever token it has. What comes before the draw, the model and the
-rounding of its next row, depends on the tokens before as q itself does (docs/AUDIT.md).
+rounding of its next row, depends on the tokens before as q itself does (docs/internals/audit.md).
 """
 
 from __future__ import annotations
@@ -14,30 +14,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count, product
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import draftwire
-from draftwire.conformance.transcripts import TableEngine
+from draftwire.conformance.transcripts import TableEngine, converse
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.kernels.cpu import quantise_loops as cpu_quantise
-from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import loops as shards_loops
-from draftwire.rows import answers as kernel_answers
+from draftwire.rows import audit, packed
 from draftwire.rows import loops as payload_loops
-from draftwire.rows import packed
-from draftwire.session import answers
-from draftwire.session.awaited import Awaited
-from draftwire.session.drafter_session import DrafterSession
+from draftwire.session import reply
 from draftwire.session.link import AgreedEvent, Link
-from draftwire.session.proposal import NO_RIDER, Dropped, Proposal, Received
+from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.verifier.hello import verifier_hello
-from draftwire.wire.answer import laid_out
-from draftwire.wire.messages import ProposalPolicy, Step
+from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Layout, LayoutSet, Outcome, WireVersion
 from spec.generators.vectors.form import binary32
 from testing.fuzz.pieces import cut
@@ -48,17 +43,7 @@ CORRECTION = 1  # a token that nothing is drawn from
 DEPTH = 2
 SECRET, NONCES = bytes(range(64)), (b"v" * 32, b"d" * 32)
 PACKAGE = str(Path(draftwire.__file__).parent)
-SENDING = tuple(
-    f"{PACKAGE}/{name}"
-    for name in (
-        "session/",
-        "wire/",
-        "transport/",
-        "kernels/payload",
-        "kernels/packed",
-        "kernels/answers",
-    )
-)
+SENDING = tuple(f"{PACKAGE}/{name}/" for name in ("session", "wire", "transport", "rows"))
 NOTHING = float("-inf")
 
 Lines = list[tuple[str, int]]
@@ -67,16 +52,12 @@ Rows = Callable[[int], list[float]]
 
 @dataclass(frozen=True)
 class Shape:
-    """One way of sending a q: small ones are packed, large ones lie in place.
-
-    awaited: the verifier takes the answer whole; otherwise it knows nothing beforehand.
-    """
+    """One way of sending a q: small ones are packed, large ones lie in place."""
 
     layout: Layout
     vocab_size: int
     support: int = 0
     keyed: bool = False
-    awaited: bool = False
 
     @property
     def version(self) -> WireVersion:
@@ -92,7 +73,6 @@ SHAPES = {
     "dense": Shape(Layout.DENSE, 5),
     "dense, in place": Shape(Layout.DENSE, 1200),
     "sparse, packed": Shape(Layout.SPARSE, 5, 4),
-    "sparse, awaited": Shape(Layout.SPARSE, 5, 4, awaited=True),
     "sparse, full": Shape(Layout.SPARSE, 5, 3),
     "sparse, in place": Shape(Layout.SPARSE, 1200, 600),
     "sparse, under a key": Shape(Layout.SPARSE, 5, 4, keyed=True),
@@ -179,27 +159,12 @@ class Pair:
             yield from self.link.feed(self.answer(data), 0.0)
 
     def answer(self, data: bytes) -> bytes:
-        view = memoryview(data)
-        while len(view):
-            room = self.connection.buffer()
-            size = min(len(room), len(view))
-            room[:size] = view[:size]
-            view = view[size:]
-            self.connection.filled(size)
-        while self.program.waiting:
-            self.program.draft()
-        out = bytearray(self.connection.outgoing.size)
-        self.connection.outgoing.take(memoryview(out))
-        return bytes(out)
+        return converse(self.program, self.connection, data)
 
     def take(self, data: bytes) -> Proposal | Dropped | None:
         result = None
-        if self.shape.awaited:
-            expected = self.session.expected()
-            assert expected is not None
-            self.link.expect(expected)
         for event in self.link.feed(data, 0.0):
-            assert isinstance(event, Awaited if self.shape.awaited else Received), event
+            assert isinstance(event, Received), event
             result = self.session.take(event, 0.0)
         return result
 
@@ -207,7 +172,7 @@ class Pair:
 def exchange(
     shape: Shape, rows: Rows, key: int = 0, *, trace: bool = True, second: bool = False
 ) -> Exchange:
-    """The first round under a proposal key, or the one after it, whose STEP may be foreseen."""
+    """The first round under a proposal key, or the one after it."""
     pair = Pair(shape, rows, key)
     if second:  # whatever was drawn first is rejected, and what is committed is the same
         pair.link.send(pair.session.ask(shape.policy, 0.0, 1.0))
@@ -244,13 +209,6 @@ def every_proposal(
     return [exchange(shape, rows, key, second=second) for key in keys.values()]
 
 
-def ran(function: Callable[..., Any], lines: Lines) -> bool:
-    """Whether some line of a function is among those that ran."""
-    code: CodeType = function.__code__
-    own = {(code.co_filename, line) for *_, line in code.co_lines()}
-    return not own.isdisjoint(lines)
-
-
 def on(ids: Iterable[int], vocab_size: int, salt: int = 0) -> list[float]:
     """A row with mass on some ids, a different one for each salt."""
     row = [NOTHING] * vocab_size
@@ -281,7 +239,7 @@ def test_every_draw_takes_the_same_bytes_and_lines(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_draw_of_a_round_that_was_foreseen_takes_the_same_bytes_and_lines(name: str) -> None:
+def test_every_draw_of_a_following_round_takes_the_same_bytes_and_lines(name: str) -> None:
     """Both the drafts of this round and those of the one before, which were rejected, differ."""
     shape = SHAPES[name]
     ids = (0, 2, shape.vocab_size - 1)
@@ -292,8 +250,6 @@ def test_every_draw_of_a_round_that_was_foreseen_takes_the_same_bytes_and_lines(
         second=True,
     )
     assert_same(every)
-    assert ran(DrafterSession.follow, every[0].drafting) is not shape.keyed
-    assert ran(DrafterSession.apply, every[0].drafting) is shape.keyed
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -320,13 +276,13 @@ def sending(lines: Lines) -> Lines:
 
 
 def test_a_path_that_depends_on_a_draw_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = answers.write_answer
+    encode_rows = reply.encode_reply_rows
 
-    def slow_after_zero(rows: Any, first: Any, support: Any, frames: bytearray) -> bool:
-        token = int.from_bytes(frames[84:88], "little")
-        return token != 0 and quick(rows, first, support, frames)
+    def again_after_zero(rows: Any, tokens: Any, *arguments: Any) -> Any:
+        encoded = encode_rows(rows, tokens, *arguments)
+        return encode_rows(rows, tokens, *arguments) if tokens[0] == 0 else encoded
 
-    monkeypatch.setattr(answers, "write_answer", slow_after_zero)
+    monkeypatch.setattr(reply, "encode_reply_rows", again_after_zero)
     shape, ids = SHAPES["sparse, packed"], (0, 2, 4)
     every = every_proposal(shape, lambda token: on(ids, 5, token), product(ids, repeat=DEPTH))
     assert len({each.frames for each in every}) == 1, "its size does not show it"
@@ -424,21 +380,23 @@ def test_writing_and_checking_run_the_same_lines_for_every_token_of_a_row() -> N
     assert seen[0] == seen[1] == seen[2]
 
 
-def test_a_whole_answer_is_read_and_audited_by_the_same_lines_for_every_token() -> None:
+def test_rows_are_read_written_and_audited_by_the_same_lines_for_every_token() -> None:
     half, rest = TOTAL // 2, TOTAL // 4
-    row = QRow(5, np.array([1, 3, 4], np.int32), np.array([half, rest, rest], np.int32))
-    policy = ProposalPolicy(Layout.SPARSE, 2, 1.0, support=4)
-    step = Step(1, 0, 1, 1, 6, policy, NO_RIDER, 0, 0, bytes(16), 0, (0,) * 7)
+    ids, counts = np.array([1, 3, 4], np.int32), np.array([half, rest, rest], np.int32)
     seen: list[Lines] = []
     for tokens in product((1, 3, 4), repeat=2):
-        answer = laid_out(step, 5, tokens)
-        assert answer is not None
-        assert kernel_answers.write_answer([row, row], 7, 4, answer)
-        words, lines = np.frombuffer(answer, np.int32), np.empty((2, 2 + 2 * 4), np.int32)
-        right, reading = lines_of(kernel_answers.read_answer, words, 0, 7, 5, lines)
+        words, lines = np.empty(2 * (4 + 2 * 4), np.int32), np.empty((2, 2 + 2 * 4), np.int32)
+        values, writing = words.view(np.float32), []
+        for row, token in enumerate(tokens):
+            arguments = (ids, counts, token, 7 + row, 5, 4, words, values, 12 * row)
+            right, written = lines_of(packed.write_row, *arguments)
+            assert right
+            writing += written
+        shaped = words.reshape(2, -1)
+        right, reading = lines_of(packed.read_rows, shaped, shaped.view(np.float32), 7, 5, lines)
         assert right
         drawn = np.array([{1: 0, 3: half, 4: TOTAL - 1}[token] for token in tokens])
-        wrong, auditing = lines_of(kernel_answers.first_audit_failure, lines, drawn)
+        wrong, auditing = lines_of(audit.first_audit_failure, lines, drawn)
         assert wrong == -1
-        seen.append([*reading, *auditing])
-    assert all(lines == seen[0] for lines in seen)
+        seen.append([*writing, *reading, *auditing])
+    assert all(each == seen[0] for each in seen)

@@ -18,7 +18,8 @@ from draftwire.wire.fields import POSITION_TABLE
 from draftwire.wire.registry import Layout
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("spec/*.md")])
+FOLDERS = "docs|spec|src|testing|tests|benchmarks|tools|requirements"
 VLLM_SERVE = {  # flags of `vllm serve`
     "--additional-config",
     "--api-server-count",
@@ -28,7 +29,8 @@ VLLM_SERVE = {  # flags of `vllm serve`
     "--worker-cls",
 }
 BENCH_VLLM = {"--gemma", "--tokens"}
-OTHER_PROGRAMS = {"--index-url", "--strict"} | VLLM_SERVE | BENCH_VLLM
+BENCH = {"--only"}
+OTHER_PROGRAMS = {"--index-url", "--strict"} | VLLM_SERVE | BENCH_VLLM | BENCH
 
 
 def flags() -> set[str]:
@@ -49,35 +51,65 @@ def test_every_flag_exists(document: Path) -> None:
     assert named - OTHER_PROGRAMS <= flags() | {"--help", "--quick"}
 
 
-def test_the_benchmarks_flags_are_its_own() -> None:
-    source = (ROOT / "benchmarks" / "vllm.py").read_text() + (
-        ROOT / "benchmarks" / "vllm_ways.py"
-    ).read_text()
-    for flag in BENCH_VLLM:
-        assert f'"{flag}"' in source
+def test_the_flags_of_benchmarks_are_theirs() -> None:
+    folder = ROOT / "benchmarks"
+    vllm = (folder / "vllm.py").read_text() + (folder / "vllm_ways.py").read_text()
+    for flags_named, source in ((BENCH_VLLM, vllm), (BENCH, (folder / "run.py").read_text())):
+        for flag in flags_named:
+            assert f'"{flag}"' in source
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_file_exists(document: Path) -> None:
-    named = re.findall(
-        r"`((?:docs|spec|src|testing|benchmarks|requirements)/[\w./*-]*)`", document.read_text()
-    )
+    named = re.findall(rf"(?<![\w/.-])((?:{FOLDERS})/[\w./*-]*)", document.read_text())
     for name in named:
-        assert list(ROOT.glob(name.rstrip("/"))), name
+        assert list(ROOT.glob(name.rstrip("./"))), name
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_python_blocks_parse_and_import_public_names(document: Path) -> None:
+def test_every_link_leads_somewhere(document: Path) -> None:
+    for name in re.findall(r"\]\(([^)#:\s]+)\)", document.read_text()):
+        assert (document.parent / name).exists(), name
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_module_exists(document: Path) -> None:
+    """A dotted name in backticks, or behind ``python -m``, leads to a module or a name in one."""
+    found = re.findall(
+        r"(?:`|python -m )((?:draftwire|benchmarks|testing|tools|spec)(?:\.\w+)+)",
+        document.read_text(),
+    )
+    for name in found:
+        assert resolves(name), name
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or a name that its module's text has."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        base = ROOT.joinpath(*(["src"] if parts[0] == "draftwire" else []), *parts[:end])
+        source = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+        if source.is_file():
+            text = source.read_text()
+            return all(re.search(rf"\b{rest}\b", text) for rest in parts[end:])
+    return False
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_python_blocks_parse_and_import_what_exists(document: Path) -> None:
     for block in re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL):
-        if document.name == "ARCHITECTURE.md":
-            continue  # signatures, not programs
         for node in ast.walk(ast.parse(block)):
-            if isinstance(node, ast.ImportFrom) and node.module == "draftwire":
-                assert {name.name for name in node.names} <= set(draftwire.__all__)
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            names = {name.name for name in node.names}
+            if node.module == "draftwire":
+                assert names <= set(draftwire.__all__)
+            elif node.module.startswith("draftwire."):
+                assert all(resolves(f"{node.module}.{name}") for name in names), names
 
 
 def test_the_exit_codes_of_the_table_are_all_of_them() -> None:
-    text = (ROOT / "docs/CLI.md").read_text()
+    text = (ROOT / "docs/guides/cli.md").read_text()
     rows = re.findall(r"^\| (\d+) \| ([a-z ]+) \|", text, re.MULTILINE)
     found = {int(code): name.strip().upper().replace(" ", "_") for code, name in rows}
     assert found == {int(code): code.name for code in ExitCode}
@@ -90,7 +122,7 @@ def test_every_make_target_of_the_readme_exists() -> None:
 
 
 def test_bytes_a_position_of_the_tuning_table() -> None:
-    text = (ROOT / "docs/TUNING.md").read_text()
+    text = (ROOT / "docs/guides/tuning.md").read_text()
     said = re.search(r"`sparse:32` \| (\d+)", text)
     wide = re.search(r"`sparse:64`, `sparse:256` \| (\d+), ([\d,]+)", text)
     assert said and wide

@@ -82,7 +82,7 @@ class _Copier:
         return made
 
     def _copied(self, rows: Sequence[QRow]) -> Sequence[QRow]:
-        """Rows that came at once have memory of their own, and are made when they are read."""
+        """Sparse rows have memory of their own, and are made when they are read."""
         if isinstance(rows, SparseRows):
             return rows
         return tuple(self._rows[id(row)] for row in rows)

@@ -1,4 +1,4 @@
-"""All that may come for one STEP: whole, half, forged, declined; decoded, matched, or at once."""
+"""All that may come for one STEP: whole, half, forged, declined."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import numpy as np
 
 from draftwire.errors import ProtocolErrorCode
 from draftwire.kernels import cpu
-from draftwire.kernels.rows import QRow, SparseRows
+from draftwire.kernels.rows import QRow
 from draftwire.kernels.words import proposal_words
-from draftwire.session import answers
-from draftwire.session.awaited import Awaited
-from draftwire.session.proposal import Matched, Received
-from draftwire.wire import codec
+from draftwire.session.proposal import Draft, Received
+from draftwire.session.reply import answered, declined
 from draftwire.wire.agreement import Agreed
-from draftwire.wire.answer import HEAD_BYTES, outline, whole_of
 from draftwire.wire.checksum import crc32c
-from draftwire.wire.frames import encode_frame
 from draftwire.wire.messages import Complete, ErrorMessage, Reply, Step
-from draftwire.wire.registry import Layout, Status
+from draftwire.wire.registry import Status
 from testing.harness.joined import received, row_after, unpacked
 
 if TYPE_CHECKING:
@@ -30,14 +26,13 @@ WHOLE: Final = "whole"
 HALF: Final = "half"  # its last row has a wrong mass
 FORGED: Final = "forged"  # its first token was not drawn from its q
 REPLIES: Final = (WHOLE, HALF, FORGED)
-AT_ONCE: Final = f"{WHOLE} at once"
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
     """messages: what may come, by name. tokens, rows: what the whole reply holds."""
 
-    messages: dict[str, Received | Matched | Awaited]
+    messages: dict[str, Received]
     tokens: tuple[int, ...]
     rows: tuple[QRow, ...]
 
@@ -56,15 +51,15 @@ def answer_to(step: Step, prefix: Sequence[int], agreed: Agreed) -> Answer:
 def _made(step: Step, prefix: Sequence[int], agreed: Agreed) -> Answer:
     depth = step.policy.depth
     words = proposal_words(step.proposal_key, step.generation, step.round, len(prefix), depth)
-    draft = answers.Draft()
+    draft = Draft()
     for word in words.tolist():
         row = row_after((step.session, *prefix, *draft.tokens), step.policy)
         draft.rows.append(row)
         draft.tokens.append(next(t for t in range(agreed.vocab_size) if cpu.audit(row, t, word)))
-    reply, end = (each.message for each in unpacked(answers.whole(step, draft, agreed), agreed))
+    reply, end = (each.message for each in unpacked(answered(step, draft, agreed), agreed))
     assert isinstance(reply, Reply)
     assert isinstance(end, Complete)
-    messages: dict[str, Received | Matched | Awaited] = {}
+    messages: dict[str, Received] = {}
     for name, made in (
         (WHOLE, reply),
         (HALF, _half(reply)),
@@ -72,19 +67,10 @@ def _made(step: Step, prefix: Sequence[int], agreed: Agreed) -> Answer:
     ):
         came = received(made, agreed)
         messages[name] = came
-        messages[f"{name}, matched"] = _matched(came, step, agreed)
         if name == HALF:
             continue
-        last = received(replace(end, reply_checksum=came.checksum), agreed)
-        messages[f"end of {name}"] = last
-        messages[f"end of {name}, matched"] = _matched(last, step, agreed)
-        if step.policy.layout is Layout.SPARSE:
-            frames = outline(step, whole_of(agreed.vocab_size))
-            rows = SparseRows.room(agreed.vocab_size, depth, step.policy.support)
-            awaited = Awaited(step, frames, rows, words)
-            at_once = _at_once(came, last, awaited, agreed)
-            messages[f"{name} at once"] = at_once
-    (messages["declined"],) = unpacked(answers.declined(step, Status.INTERNAL, agreed), agreed)
+        messages[f"end of {name}"] = received(replace(end, reply_checksum=came.checksum), agreed)
+    (messages["declined"],) = unpacked(declined(step, Status.INTERNAL, agreed), agreed)
     lost = ErrorMessage(ProtocolErrorCode.UNKNOWN_PREFIX, step.session, step.generation, step.round)
     messages["error"] = received(lost, agreed)
     return Answer(messages, tuple(draft.tokens), tuple(draft.rows))
@@ -103,26 +89,3 @@ def _forged(reply: Reply, row: QRow) -> Reply:
     first, *rest = reply.rows
     other = next(t for t in range(row.vocab_size) if t != first.token and row.of(t))
     return replace(reply, rows=(replace(first, token=other), *rest))
-
-
-def _matched(came: Received, step: Step, agreed: Agreed) -> Matched:
-    """Return a message as the link does that has recognised its head."""
-    payload = b"".join(bytes(part) for part in codec.encode(came.message))
-    awaited = Awaited(step, outline(step, whole_of(agreed.vocab_size)), None, None)
-    kind = codec.message_type(came.message)
-    expected = awaited.expects(kind, memoryview(payload))
-    assert expected is not None
-    tail = memoryview(payload)[HEAD_BYTES[kind] :]
-    return Matched(expected, tail, came.payload_bytes, came.checksum)
-
-
-def _at_once(came: Received, end: Received, awaited: Awaited, agreed: Agreed) -> Awaited:
-    """Return an answer as the link does that has taken both of its messages in one go."""
-    frames = b""
-    for each in (came, end):
-        kind = codec.message_type(each.message)
-        frames += b"".join(
-            map(bytes, encode_frame(agreed.version, kind, *codec.encode(each.message)))
-        )
-    assert awaited.read(memoryview(frames), np.frombuffer(frames, np.int32), 0)
-    return awaited

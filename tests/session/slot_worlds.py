@@ -30,7 +30,7 @@ from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.messages import ProposalPolicy, Step
 from draftwire.wire.registry import Layout, Outcome
 from testing.harness.joined import KEY, PROMPT, agreement
-from tests.session.slot_replies import AT_ONCE, FORGED, REPLIES, WHOLE, Answer, answer_to
+from tests.session.slot_replies import FORGED, REPLIES, WHOLE, Answer, answer_to
 
 DENSE: Final = ProposalPolicy(Layout.DENSE, depth=2, temperature=1.0)
 SPARSE: Final = ProposalPolicy(Layout.SPARSE, depth=2, temperature=1.0, support=3)
@@ -43,10 +43,7 @@ EACH: Final = (
     *("reset", "cancel", "open"),
 )
 """What a caller may do with a session; "cancel" ends it, and "open" puts another in its place."""
-_LATE: Final = (
-    *(WHOLE, f"end of {WHOLE}", f"{WHOLE}, matched", f"end of {WHOLE}, matched"),
-    *(AT_ONCE, "error"),
-)
+_LATE: Final = (WHOLE, f"end of {WHOLE}", "error")
 """What may still come for a round that is over; what is in it is not looked at."""
 _REFUSED: Final = (ProtocolError, ConfigurationError, ValueError)
 
@@ -151,8 +148,7 @@ class World:
             for what in EACH:
                 yield what, index, ""
             for name in () if request.answer is None else request.answer.messages:
-                if not (request.came and name.endswith(" at once")):  # it has come in pieces
-                    yield "current", index, name
+                yield "current", index, name
             for name in () if request.late is None else request.late.messages:
                 if name in _LATE:
                     yield "late", index, name
@@ -168,7 +164,7 @@ class World:
             session, request = self.sessions[index], self.requests[index]
             proposal = request.proposal
             due = what == "current" and request.phase is Phase.ASKED
-            if due and name.split(",")[0] in REPLIES and self.policy is DENSE:
+            if due and name in REPLIES and self.policy is DENSE:
                 written = self._own(session)
             if what in EACH:
                 self._called(what, index, session, request)
@@ -248,7 +244,7 @@ class World:
             raise BrokenInvariantError(f"what came has raised {error}") from error
         following = request.phase
         if what == "current":
-            following, request.came = _following(request.phase, request.came, name.split(",")[0])
+            following, request.came = _following(request.phase, request.came, name)
         if following is Phase.PROPOSED and request.phase is not Phase.PROPOSED:
             must(isinstance(result, Proposal), "a whole proposal is not handed out")
             assert isinstance(result, Proposal)
@@ -357,8 +353,6 @@ class World:
 
 def _following(phase: Phase, came: str, name: str) -> tuple[Phase, str]:
     """What a round is, and which reply it has, after a message that is for it."""
-    if phase is Phase.ASKED and name == AT_ONCE:
-        return Phase.PROPOSED, ""
     if phase is Phase.ASKED:
         return (Phase.REPLIED, name) if name in (WHOLE, FORGED) else (Phase.ALONE, "")
     if phase is Phase.REPLIED:

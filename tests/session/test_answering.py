@@ -11,9 +11,8 @@ import pytest
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels.rows import QRow
-from draftwire.session.answers import Draft
 from draftwire.session.prefix import Prefix
-from draftwire.session.proposal import NO_RIDER, Proposal
+from draftwire.session.proposal import NO_RIDER, Draft, Proposal
 from draftwire.session.state_table import State
 from draftwire.wire.messages import Cancel, Commit, CommitRider, ErrorMessage, Reset, Step
 from draftwire.wire.registry import Outcome, Status

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from draftwire.errors import ProtocolErrorCode, RemoteError
-from draftwire.session.awaited import Awaited
-from draftwire.session.foreseen import Foreseen
 from draftwire.session.link import AgreedEvent, Closed, Event, Link
 from draftwire.session.link_table import LinkState
 from draftwire.session.proposal import Proposal, Received
 from draftwire.session.session_table import SessionTable
 from draftwire.session.verifier_session import VerifierSession
-from draftwire.wire.registry import FRAME_MAC_BYTES, MessageType, Outcome, Role, WireVersion
-from draftwire.wire.steps import step_frame
+from draftwire.wire.codec import encode
+from draftwire.wire.frames import encode_frame, frame_bytes
+from draftwire.wire.registry import FRAME_MAC_BYTES, MessageType, Outcome, Role
 from spec.oracle import keys, messages
 from spec.oracle.frames import read_frames
 from testing.harness.joined import KEY as PROPOSAL_KEY
@@ -263,8 +262,8 @@ def test_before_the_proof_a_peer_costs_one_small_buffer() -> None:
     assert len(Link(hello(Role.DRAFTER), 0.0).buffer()) < 1200
 
 
-def test_what_is_awaited_or_foreseen_comes_under_its_mac_or_not_at_all() -> None:
-    """Each frame is right to the last bit, and anybody on the way could have made it."""
+def test_a_right_frame_without_its_mac_is_refused() -> None:
+    """Each is right to the last bit, and anybody on the way could have made it."""
     wire = Wire().run(rounds=0)
     agreed = wire.links[0].agreed
     assert agreed is not None
@@ -272,23 +271,20 @@ def test_what_is_awaited_or_foreseen_comes_under_its_mac_or_not_at_all() -> None
     task = roster.receive(session.ask(SPARSE, 0.0, 1.0)).task
     assert task is not None
     answer = b"".join(roster.reply(task, HashDrafter().draft(task)))
-    awaited, foreseen = session.expected(), roster.foresee(1)
-    assert awaited is not None and foreseen is not None
     plain = Wire(keys=(b"", b"")).run(rounds=0)
-    plain.links[0].expect(awaited)
-    (taken,) = plain.links[0].feed(answer, 0.0)
-    assert isinstance(taken, Awaited)  # without a key it is taken
-    proposal = session.take(taken, 0.0)
+    reply, complete = plain.links[0].feed(answer, 0.0)  # without a key it is taken
+    assert isinstance(reply, Received)
+    assert isinstance(complete, Received)
+    assert session.take(reply, 0.0) is None
+    proposal = session.take(complete, 0.0)
     assert isinstance(proposal, Proposal)
     session.commit(0, Outcome.CORRECTION, (proposal.tokens[0] + 1) % 7)
-    step = step_frame(WireVersion.V2, session.ask(SPARSE, 0.0, 1.0))
-    assert step is not None
-    wire.links[0].expect(awaited)
-    wire.links[1].foresee(foreseen)
+    following = session.ask(SPARSE, 0.0, 1.0)
+    step = frame_bytes(encode_frame(agreed.version, MessageType.STEP, *encode(following)))
     wire.feed(0, answer + bytes(FRAME_MAC_BYTES))
-    plain.links[1].foresee(foreseen)
     wire.feed(1, step + bytes(FRAME_MAC_BYTES))
     for side in (0, 1):
         assert wire.failure(side)[1] is CODE.AUTHENTICATION_FAILED
-    (followed,) = plain.links[1].feed(step, 0.0)
-    assert isinstance(followed, Foreseen)
+    (came,) = plain.links[1].feed(step, 0.0)
+    assert isinstance(came, Received)
+    assert came.message == following

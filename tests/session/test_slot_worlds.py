@@ -11,7 +11,6 @@ import pytest
 
 from draftwire.errors import ReleasedError
 from draftwire.kernels.rows import QRow
-from draftwire.session.awaited import Awaited
 from draftwire.session.pending_round import PendingRound
 from draftwire.session.proposal import Dropped
 from draftwire.session.reasons import DropReason
@@ -64,7 +63,7 @@ def test_three_sessions_share_two_slots_and_whoever_finds_none_is_told() -> None
     assert len(found.ways) > 500
 
 
-def test_sparse_replies_have_memory_of_their_own_and_come_at_once_as_well() -> None:
+def test_sparse_replies_have_memory_of_their_own() -> None:
     found = explore(World(policy=SPARSE))
     assert len(found.ways) > 500
 
@@ -231,7 +230,6 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
         "check_whole",
         lambda self, complete: None,
     ),
-    "so is one that was matched": (PendingRound, "check_matched", lambda self, complete: None),
     "another reply to the same round is a duplicate": (
         PendingRound,
         "check_same",
@@ -281,7 +279,7 @@ def test_the_mutants_of_sessions_are_caught(name: str, monkeypatch: pytest.Monke
 
 
 SPARSE_MUTANTS: dict[str, tuple[Any, str, Any]] = {
-    "an answer that came at once is not audited": (Awaited, "audit", lambda self: 0),
+    "an answer is not audited": (PendingRound, "audit", lambda self: 0),
     "it is not late either": (Taking, "_is_stale", lambda self, _: False),
     "it needs no slot": (SlotHandle, "arrive", lambda self: SlotBuffer()),
 }

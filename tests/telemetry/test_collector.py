@@ -141,7 +141,7 @@ def test_scraping_while_texts_are_made() -> None:
 
 
 def test_the_table_of_the_documentation_is_this_list() -> None:
-    text = (ROOT / "docs/OPERATIONS.md").read_text()
+    text = (ROOT / "docs/guides/operations.md").read_text()
     assert markdown(DRAFTER_METRICS) in text
     assert markdown(VERIFIER_METRICS) in text
 

@@ -1,6 +1,6 @@
 """The faults that are worked around are still there: a release without one makes its test fail.
 
-Then the work-around is to be taken out, and its lines in ``docs/VLLM.md`` with it.
+Then the work-around is to be taken out, and its lines in ``docs/guides/vllm.md`` with it.
 """
 
 from __future__ import annotations

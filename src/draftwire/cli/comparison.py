@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from draftwire.cli.drafters import local_drafter, remote_drafter
 from draftwire.cli.models import Target
-from draftwire.cli.notes import Notes
 from draftwire.cli.options import LayoutChoice
+from draftwire.cli.output import Notes
 from draftwire.cli.process import drafter_process
 from draftwire.verifier.generate import generate
 from draftwire.verifier.sampling import SEED_LIMIT, Sampling

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +9,6 @@ import click
 from draftwire.cli.options import (
     MAX_THREADS,
     POSITIVE,
-    LayoutChoice,
     Number,
     Seed,
     Text,
@@ -27,23 +24,6 @@ PROMPT = '''def read_lines(path):
     """Return the lines of a file."""
     with open(path'''
 QUICK_TOKENS, QUICK_REPEATS = 24, 1
-
-
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What ``draftwire demo`` was asked to do, checked."""
-
-    target: Path | None
-    drafter: Path | None
-    prompt: str
-    temperature: float
-    seed: int
-    max_tokens: int
-    depth: int
-    layout: LayoutChoice
-    repeats: int
-    threads: int
-    as_json: bool
 
 
 @click.command(
@@ -99,6 +79,6 @@ def demo(ctx: click.Context, /, **values: Any) -> None:
                 values[name] = value
     if not values["prompt"]:
         raise click.UsageError("--prompt is empty: it needs at least one character")
-    from draftwire.cli.output import show
+    from draftwire.cli.demonstration import DemoOptions, show
 
     show(DemoOptions(**values))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from draftwire.cli.options import (
     AddressType,
-    LayoutChoice,
     Number,
     depth_option,
     layout_option,
@@ -18,31 +15,12 @@ from draftwire.cli.options import (
 )
 from draftwire.cli.security import security_options, take_security
 from draftwire.errors import ExitCode
-from draftwire.transport.tcp import Address
 from draftwire.wire.registry import MIN_TEMPERATURE
 
 if TYPE_CHECKING:
-    from draftwire.transport.security import Security
+    pass
 
 PROMPT = "def main(arguments):\n    "
-
-
-@dataclass(frozen=True, slots=True)
-class DoctorOptions:
-    """What ``draftwire doctor`` was asked to look at, checked."""
-
-    drafter: Address
-    target: Path | None
-    prompt: str
-    temperature: float
-    max_tokens: int
-    depth: int
-    layout: LayoutChoice
-    deadline_ms: float
-    device: str
-    threads: int
-    as_json: bool
-    security: Security | None
 
 
 @click.command(
@@ -101,6 +79,6 @@ def doctor(**values: Any) -> ExitCode:
     target and drafter, the link and acceptance with a short text; estimates tokens/s.
     """
     values["security"] = take_security(values)
-    from draftwire.cli.examination import examine_and_tell
+    from draftwire.cli.examination import DoctorOptions, examine_and_print
 
-    return examine_and_tell(DoctorOptions(**values))
+    return examine_and_print(DoctorOptions(**values))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from draftwire.cli.models import Target
-from draftwire.cli.notes import Notes
+from draftwire.cli.output import Notes
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import (
     ConfigurationError,

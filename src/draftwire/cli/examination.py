@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from draftwire.cli.doctor import DoctorOptions
 from draftwire.cli.drafters import explained, require_limits
 from draftwire.cli.generate import SEEDED_DEADLINE_MS
 from draftwire.cli.models import Target
@@ -17,6 +17,8 @@ from draftwire.cli.options import LayoutChoice
 from draftwire.cli.progress import Counting
 from draftwire.errors import DraftwireError, ExitCode, ProtocolError
 from draftwire.transport.keys import PresharedKey
+from draftwire.transport.security import Security
+from draftwire.transport.tcp import Address
 from draftwire.verifier.estimate import Estimate, Measured, Wanted, advice, at, best
 from draftwire.verifier.examine import PINGS, measure
 from draftwire.verifier.remote import RemoteDrafter
@@ -27,6 +29,24 @@ from draftwire.wire.registry import Layout, LayoutSet
 
 SUPPORTS: Final = (16, 32, 64, 256)
 _PARTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorOptions:
+    """What ``draftwire doctor`` was asked to look at, checked."""
+
+    drafter: Address
+    target: Path | None
+    prompt: str
+    temperature: float
+    max_tokens: int
+    depth: int
+    layout: LayoutChoice
+    deadline_ms: float
+    device: str
+    threads: int
+    as_json: bool
+    security: Security | None
 
 
 @dataclass
@@ -42,7 +62,7 @@ class Findings:
         self.say(f"{name:<12} {text}")
 
 
-def examine_and_tell(options: DoctorOptions) -> ExitCode:
+def examine_and_print(options: DoctorOptions) -> ExitCode:
     """Examine, print lines or one object, and return the exit code; errors raise as ever."""
     findings = Findings((lambda text: None) if options.as_json else click.echo)
     try:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from draftwire.cli.operations import Watching, take_watching, watching_options
 from draftwire.cli.options import (
     MAX_THREADS,
     POSITIVE,
@@ -27,15 +25,15 @@ from draftwire.cli.options import (
     model_folder,
     utf8,
 )
-from draftwire.cli.ranks import RankOptions, rank_options, take_ranks
+from draftwire.cli.ranks import rank_options, take_ranks
 from draftwire.cli.security import security_options, take_security
+from draftwire.cli.telemetry import take_telemetry, telemetry_options
 from draftwire.transport.security import SECURITY
-from draftwire.transport.tcp import Address
 from draftwire.verifier.parallelism import Ownership
 from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, Layout, WireVersion
 
 if TYPE_CHECKING:
-    from draftwire.transport.security import Security
+    from draftwire.cli.generation import GenerateOptions
 
 DRAFTING = (
     "depth",
@@ -51,38 +49,6 @@ DRAFTING = (
 SEEDED_DEADLINE_MS = 500.0  # fixed and generous, so that a seed's text is repeated
 MOST_PROMPT_BYTES = 16 << 20
 TRUNCATION = ("top_p", "top_k", "min_p")
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateOptions:
-    """What ``draftwire generate`` was asked to do, checked; prompt is the text itself."""
-
-    target: Path | None
-    drafter: Address | None
-    prompt: str
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    repetition_penalty: float
-    seed: int | None
-    max_tokens: int
-    stop: tuple[str, ...]
-    depth: int
-    layout: LayoutChoice
-    draft_temperature: float
-    deadline_ms: float | None
-    wire: WireVersion
-    audit: bool
-    device: str
-    threads: int
-    as_json: bool
-    security: Security | None
-    breaker: bool
-    watching: Watching
-    ranks: RankOptions | None
-    rank_links: tuple[Address, ...]
-    ownership: Ownership
 
 
 def refuse_contradictions(ctx: click.Context, values: dict[str, Any]) -> None:
@@ -249,7 +215,7 @@ The drafter away or another program: the run is target-only and says so; its law
     help="What a rank judges: its columns, or whole requests.  [default: vocabulary]",
 )
 @security_options("the drafter")
-@watching_options("error")
+@telemetry_options("error")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: text, tokens, report.")
 @click.pass_context
 def generate(ctx: click.Context, /, **values: Any) -> None:
@@ -271,7 +237,7 @@ def options_of(values: dict[str, Any]) -> GenerateOptions:
     """Turn the parsed values into the options, reading the prompt."""
     values = dict(values)
     values["security"] = take_security(values)
-    values["watching"] = take_watching(values)
+    values["telemetry"] = take_telemetry(values)
     values["ranks"] = ranks = take_ranks(values, ("rank_links", "ownership"))
     _take_links(values)
     if values["deadline_ms"] is None and (values["seed"] is not None or values["rank_links"]):
@@ -286,6 +252,8 @@ def options_of(values: dict[str, Any]) -> GenerateOptions:
         raise click.UsageError("--stop needs a string that is not empty")
     if values["wire"] is WireVersion.V1:
         values["layout"] = LayoutChoice(Layout.IDS_ONLY, 0)
+    from draftwire.cli.generation import GenerateOptions
+
     return GenerateOptions(
         prompt=prompt,
         stop=tuple(stop),

@@ -4,28 +4,68 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from draftwire.cli.drafters import remote_drafter
-from draftwire.cli.generate import GenerateOptions
 from draftwire.cli.models import Target
-from draftwire.cli.notes import Notes
-from draftwire.cli.operations import serving_metrics
+from draftwire.cli.options import LayoutChoice
+from draftwire.cli.output import Notes, TextStream, line, report_lines, wants_colour
 from draftwire.cli.progress import Counting
-from draftwire.cli.ranked import ranked_target
-from draftwire.cli.screen import TextStream, wants_colour
-from draftwire.cli.summary import line, report_lines
+from draftwire.cli.ranks import RankOptions, joined_ranks
+from draftwire.cli.telemetry import TelemetryOptions, serving_metrics
+from draftwire.errors import ConfigurationError, TransportError
 from draftwire.telemetry.log_handler import logging_to
+from draftwire.transport.security import Security
+from draftwire.transport.tcp import Address
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.generate import Generation, generate
+from draftwire.verifier.parallelism import Ownership
 from draftwire.verifier.policy import policy_like
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import cut
 from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import WireVersion
+
+if TYPE_CHECKING:
+    from draftwire.engines.parallel.columns import ModelColumns
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOptions:
+    """What ``draftwire generate`` was asked to do, checked; prompt is the text itself."""
+
+    target: Path | None
+    drafter: Address | None
+    prompt: str
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    seed: int | None
+    max_tokens: int
+    stop: tuple[str, ...]
+    depth: int
+    layout: LayoutChoice
+    draft_temperature: float
+    deadline_ms: float | None
+    wire: WireVersion
+    audit: bool
+    device: str
+    threads: int
+    as_json: bool
+    security: Security | None
+    breaker: bool
+    telemetry: TelemetryOptions
+    ranks: RankOptions | None
+    rank_links: tuple[Address, ...]
+    ownership: Ownership
 
 
 def sampling_of(options: GenerateOptions) -> Sampling:
@@ -77,11 +117,11 @@ def _generate(
     policy = policy_of(options, target.engine.vocab_size)
     notes = Notes()
     with ExitStack() as stack:
-        watching = options.watching
-        stack.enter_context(logging_to(watching.log_level, watching.log_format))
+        telemetry = options.telemetry
+        stack.enter_context(logging_to(telemetry.log_level, telemetry.log_format))
         drafter = links
         if links is not None:
-            stack.enter_context(serving_metrics(watching, links.client))
+            stack.enter_context(serving_metrics(telemetry, links.client))
         elif options.drafter is not None:
             drafter = stack.enter_context(
                 remote_drafter(
@@ -96,7 +136,7 @@ def _generate(
                     breaker=Breaker() if options.breaker else None,
                 )
             )
-            stack.enter_context(serving_metrics(watching, drafter))
+            stack.enter_context(serving_metrics(telemetry, drafter))
         running = stack.enter_context(
             begin(
                 target.engine,
@@ -124,11 +164,11 @@ def _stream(
     stream = TextStream(write, target.decode, options.stop, colour=wants_colour(sys.stdout))
     for emission in running:
         if emission.index == 0:
-            notes.tell(running.report.notes)
+            notes.print_new(running.report.notes)
         stream.add(emission)
     stream.finish(cut(target.decode(running.tokens), options.stop))
     write("\n")
-    notes.tell(running.report.notes)
+    notes.print_new(running.report.notes)
     for text in report_lines(running.report):
         click.echo(text, err=True)
     rate = f"{running.report.tokens_per_second:.1f}"
@@ -139,7 +179,7 @@ def _whole(running: Generation[Any], target: Target, options: GenerateOptions, n
     with Counting("tokens", options.max_tokens) as counting:
         for _ in running:
             counting.advance()
-    notes.tell(running.report.notes)
+    notes.print_new(running.report.notes)
     return cut(target.decode(running.tokens), options.stop)
 
 
@@ -154,3 +194,67 @@ def _print_json(running: Generation[Any], text: str, options: GenerateOptions) -
         "report": report.as_dict(),
     }
     click.echo(json.dumps(out, ensure_ascii=False))
+
+
+class RankedTarget(Target):
+    """The target that rank 0 leads, with the tokenizer."""
+
+    def __init__(self, engine: Any, columns: ModelColumns, folder: Path) -> None:
+        """Take what this rank has of it."""
+        self.engine = engine
+        self.folder = folder
+        self._tokenizer = columns.tokenizer
+
+
+@contextmanager
+def ranked_target(options: GenerateOptions) -> Iterator[tuple[Target, Any] | None]:
+    """Yield the target over ranks and its links (None: the leader has the connection).
+
+    Yields None on a rank that follows, once the leader has ended. Raises ConfigurationError.
+    """
+    assert options.ranks is not None
+    with ExitStack() as stack:
+        group, columns = stack.enter_context(
+            joined_ranks(options.ranks, options.threads, options.target, "target")
+        )
+        from draftwire.engines.hf import embedded_folder
+        from draftwire.engines.parallel.links import LinkFollower, RankLinks
+        from draftwire.engines.parallel.target import RankedTargetEngine, follow_verifying
+        from draftwire.kernels.shards.shard import even_shards
+        from draftwire.verifier.rank_client import RankClient
+
+        client = None
+        if options.rank_links:
+            if options.deadline_ms is None:
+                raise ConfigurationError("links from rank to rank need a deadline")
+            shard = even_shards(columns.vocab_size, group.size)[group.rank]
+            client = stack.enter_context(
+                RankClient(
+                    options.rank_links[group.rank],
+                    columns,
+                    None if options.ownership is Ownership.REQUESTS else shard,
+                    deadline=options.deadline_ms / 1e3,
+                    audit=options.audit,
+                    max_depth=options.depth,
+                    max_support=max(1, options.layout.support),
+                    security=options.security,
+                )
+            )
+        if group.rank:
+            links = None if client is None else LinkFollower(group, client)
+            follow_verifying(group, columns, links=links)
+            yield None
+            return
+        engine = RankedTargetEngine(group, columns, options.ownership)
+        folder = options.target or embedded_folder("target")
+        try:
+            breaker = Breaker() if options.breaker else None
+            led = (
+                None
+                if client is None
+                else RankLinks(group, client, breaker=breaker, audit=options.audit)
+            )
+            yield RankedTarget(engine, columns, folder), led
+        finally:
+            with suppress(TransportError):
+                engine.stop()

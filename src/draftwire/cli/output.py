@@ -1,94 +1,193 @@
-"""What ``draftwire demo`` does once its options are known to make sense."""
+"""What a run shows its user: the text as it is made, the report at its end, and notes."""
 
 from __future__ import annotations
 
-import json
-import sys
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from draftwire.cli.comparison import REMOTE, Trio, compare, policy_for, rates_of, trio
-from draftwire.cli.demo import DemoOptions
-from draftwire.cli.notes import Notes
-from draftwire.cli.progress import Counting
-from draftwire.cli.screen import TextStream, legend, wants_colour
-from draftwire.cli.summary import line, rates, report_lines
-from draftwire.verifier.generate import generate
-from draftwire.verifier.sampling import Sampling
-from draftwire.wire.messages import ProposalPolicy
+from draftwire.verifier.drafter import MissReason
 
 if TYPE_CHECKING:
+    from draftwire.verifier.generate import Emission
     from draftwire.verifier.report import Report
 
-
-def show(options: DemoOptions) -> None:
-    """Run the demo: stream one text, then measure, then report."""
-    policy = policy_for(options.layout, options.depth, options.temperature)
-    with trio(options.target, options.drafter, policy, threads=options.threads) as pair:
-        report = _stream(pair, options, policy)
-        reports = _measure(pair, options, policy)
-    if options.as_json:
-        click.echo(json.dumps(_as_dict(report, reports, options)))
-        return
-    click.echo()
-    for text in report_lines(report):
-        click.echo(text)
-    for text in rates(*rates_of(reports).values()):
-        click.echo(text)
-    turns = f"{options.repeats} turn" + "s" * (options.repeats > 1)
-    click.echo(line("", f"medians of {turns}, CPU threads a process: {options.threads}"))
+# Keys are the values of draftwire.verifier.generate.Kind.
+COLOURS = {"accepted": "32", "corrected": "1;33", "bonus": "1;36", "target_only": "0"}
+MARKS = {
+    "accepted": ("", ""),
+    "corrected": ("‹", "›"),
+    "bonus": ("«", "»"),
+    "target_only": ("", ""),
+}
+WIDTH = 25
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-def _sampling(options: DemoOptions) -> Sampling:
-    return Sampling(
-        temperature=options.temperature, seed=options.seed, max_tokens=options.max_tokens
-    )
+def wants_colour(stream: TextIO) -> bool:
+    """Whether colour may go there: a terminal, and NO_COLOR unset or empty (no-color.org)."""
+    terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    return terminal and not os.environ.get("NO_COLOR")
 
 
-def _stream(pair: Trio, options: DemoOptions, policy: ProposalPolicy) -> Report:
-    prompt = pair.target.encode(options.prompt)
-    colour = wants_colour(sys.stdout)
-
-    def write(piece: str) -> None:
-        if not options.as_json:
-            click.echo(piece, nl=False, color=colour)
-            sys.stdout.flush()
-
-    write(f"target here, drafter at {pair.address} in a process of its own\n")
-    write(f"depth {options.depth}, q as {options.layout}, temperature {options.temperature:g}\n")
-    write(f"{legend(colour)}\n\n{options.prompt}")
-    stream = TextStream(write, pair.target.decode, colour=colour, marks=True)
-    with generate(
-        pair.target.engine,
-        pair.drafters[REMOTE],
-        prompt,
-        _sampling(options),
-        policy,
-        decode=pair.target.decode,
-    ) as running:
-        for emission in running:
-            stream.add(emission)
-    stream.finish(pair.target.decode(running.tokens))
-    write("\n")
-    Notes().tell(running.report.notes)
-    return running.report
+def legend(colour: bool) -> str:
+    """Return one line that explains the colours or the marks."""
+    names = {"accepted": "accepted", "corrected": "corrected", "bonus": "bonus"}
+    return "  ".join(dress(text, kind, colour=colour, marks=True) for kind, text in names.items())
 
 
-def _measure(pair: Trio, options: DemoOptions, policy: ProposalPolicy) -> dict[str, list[Report]]:
-    prompt = pair.target.encode(options.prompt)
-    turns = len(pair.drafters) * (options.repeats + 1)
-    with Counting("measuring", turns) as counting:
-        return compare(pair, prompt, _sampling(options), policy, options.repeats, counting.advance)
+def dress(text: str, kind: str, *, colour: bool, marks: bool) -> str:
+    """Return a piece of text in the colour, or else between the marks, of its kind."""
+    if colour:
+        return f"\x1b[{COLOURS[kind]}m{text}\x1b[0m"
+    before, after = MARKS[kind] if marks else ("", "")
+    return f"{before}{text}{after}"
 
 
-def _as_dict(
-    report: Report, reports: dict[str, list[Report]], options: DemoOptions
-) -> dict[str, Any]:
-    return {
-        "depth": options.depth,
-        "layout": str(options.layout),
-        "temperature": options.temperature,
-        "report": report.as_dict(),
-        "tokens_per_second": rates_of(reports),
-    }
+class TextStream:
+    """Turns tokens into text piece by piece and writes each as soon as it is certain.
+
+    decode: ids to text. stop: strings whose beginning is held back until it is clear that the text
+    does not end there. Pieces whose bytes are not whole characters yet are held back as well; a
+    piece of several tokens has the kind of its last one.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        decode: Callable[[Sequence[int]], str],
+        stop: Sequence[str] = (),
+        *,
+        colour: bool = False,
+        marks: bool = False,
+    ) -> None:
+        self._write, self._decode, self._stop = write, decode, tuple(stop)
+        self._colour, self._marks = colour, marks
+        self._tokens: list[int] = []
+        self._text = ""
+        self._written = 0
+        self._kinds: list[tuple[int, str]] = []  # (end of the piece in the text, its kind)
+
+    def add(self, emission: Emission) -> None:
+        """Take the next token; write what has become certain."""
+        self._tokens.append(emission.token)
+        text = self._decode(self._tokens)
+        if text.endswith(REPLACEMENT) and emission.finish is None:
+            return
+        self._text = text
+        self._kinds.append((len(text), emission.kind.value))
+        self._flush(len(text) - self._doubtful())
+
+    def finish(self, text: str) -> None:
+        """Write what is left of the final ``text``, which a stop string may have cut."""
+        self._text = text
+        self._kinds.append((len(text), self._kinds[-1][1] if self._kinds else "accepted"))
+        self._flush(len(text))
+
+    def _doubtful(self) -> int:
+        """Return how many characters at the end may be the beginning of a stop string."""
+        found = [at for at in (self._text.find(string) for string in self._stop) if at >= 0]
+        if found:
+            return len(self._text) - min(found)
+        most = min(len(self._text), max((len(string) - 1 for string in self._stop), default=0))
+        for size in range(most, 0, -1):
+            if any(string.startswith(self._text[-size:]) for string in self._stop):
+                return size
+        return 0
+
+    def _flush(self, end: int) -> None:
+        while self._kinds and self._written < end:
+            piece_end, kind = self._kinds[0]
+            upto = min(piece_end, end)
+            if upto > self._written:
+                piece = self._text[self._written : upto]
+                self._write(dress(piece, kind, colour=self._colour, marks=self._marks))
+                self._written = upto
+            if piece_end > end:
+                break
+            self._kinds.pop(0)
+
+
+def line(name: str, text: str) -> str:
+    """Return one line of a report: what it is, and what it was."""
+    return f"{name:<{WIDTH}} {text}"
+
+
+def report_lines(report: Report) -> list[str]:
+    """Return what one generation did, a line each; drafting is left out where there was none."""
+    lost = sum(report.discarded.values())
+    lines = [
+        line(
+            "tokens per target pass",
+            f"{report.tokens_per_target_pass:.2f}  ({report.tokens} in {report.rounds} passes)",
+        )
+    ]
+    if report.drafted:
+        lines += [
+            line("acceptance by position", acceptance(report)),
+            line(
+                "bytes per position",
+                f"{report.received_bytes_per_position:,.0f} from the drafter,"
+                f" {report.sent_bytes_per_position:,.0f} to it",
+            ),
+            line("drafted", f"{report.drafted} = {report.verified} verified + {lost} discarded"),
+            line(
+                "verified",
+                f"{report.accepted} accepted + {report.rejected} rejected"
+                f" + {report.overtaken} behind a rejection + {report.after_end} behind the end",
+            ),
+        ]
+    if report.misses:
+        reasons = ", ".join(f"{reason.value} {n}" for reason, n in report.misses.most_common())
+        if not report.drafted and MissReason.NO_CONNECTION in report.misses:
+            reasons = f"all of them: the drafter was away ({reasons})"
+        lines.append(line("rounds without proposal", reasons))
+    return lines
+
+
+def acceptance(report: Report) -> str:
+    """Return, for each position, the share of all verified proposals that it was accepted in."""
+    pairs = zip(report.accepted_by_position, report.proposed_by_position, strict=True)
+    shares = [f"{accepted / proposed:.2f}" if proposed else "-" for accepted, proposed in pairs]
+    return "  ".join(shares)
+
+
+def rates(
+    remote: Sequence[float], colocated: Sequence[float], target_only: Sequence[float]
+) -> list[str]:
+    """Return tokens/s of the three ways to run the pair, and how remote stands beside each.
+
+    Each sequence holds one rate a repeat; repeats with the same index ran one after another, so
+    the ratios are medians of ratios within a repeat and what slows the machine cancels.
+    """
+    from statistics import median
+
+    near = median(a / b for a, b in zip(remote, colocated, strict=True))
+    gain = median(a / b for a, b in zip(remote, target_only, strict=True))
+    return [
+        line("tokens/s", f"{median(remote):.1f} remote"),
+        line("", f"{median(colocated):.1f} colocated in one process, remote is {near:.2f}x"),
+        line("", f"{median(target_only):.1f} target-only, remote is {gain:.2f}x"),
+    ]
+
+
+class Notes:
+    """Says what a run wants the user to know, and nothing twice."""
+
+    def __init__(self) -> None:
+        self._told = 0
+        self._away: str | None = None
+
+    def away(self, error: Exception) -> None:
+        """Say at once that no drafter is there; the run's own note of it is then left out."""
+        self._away = str(error)
+        click.echo(f"draftwire: {error}; going on with the target alone", err=True)
+
+    def print_new(self, notes: Sequence[str]) -> None:
+        """Say those that are new."""
+        for note in notes[self._told :]:
+            if self._away is None or self._away not in note:
+                click.echo(f"draftwire: {note}", err=True)
+        self._told = len(notes)

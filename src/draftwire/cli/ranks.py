@@ -10,14 +10,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from draftwire.cli.models import prepare_torch
 from draftwire.cli.options import AddressType, Number, flag
+from draftwire.cli.progress import working
 from draftwire.errors import ExitCode, TransportError
 from draftwire.transport.tcp import Address, free_address
 from draftwire.wire.registry import WireVersion
+
+if TYPE_CHECKING:
+    from draftwire.engines.parallel.columns import ModelColumns
+    from draftwire.engines.parallel.group import TorchGroup
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -65,7 +72,7 @@ def rank_options(command: Command) -> Command:
             type=click.IntRange(1, MOST_RANKS),
             default=1,
             show_default=True,
-            help="Processes that share the model's vocabulary (docs/RANKS.md).",
+            help="Processes that share the model's vocabulary (docs/guides/ranks.md).",
         ),
     ):
         command = option(command)
@@ -97,7 +104,7 @@ def take_ranks(values: dict[str, Any], others: tuple[str, ...]) -> RankOptions |
     if values["device"] != "cpu":
         raise click.UsageError(
             f"--ranks runs on CPUs from the command line: drop --device {values['device']}, or"
-            " write a program (docs/RANKS.md)"
+            " write a program (docs/guides/ranks.md)"
         )
     return RankOptions(size, rank, rendezvous, patience)
 
@@ -169,3 +176,23 @@ def all_ranks(options: RankOptions, *, interrupt: bool) -> Iterator[Place]:
                 each.wait()
     if place.lost is not None:
         raise TransportError(f"rank {place.lost} has ended, and the others with it")
+
+
+@contextmanager
+def joined_ranks(
+    options: RankOptions, threads: int, folder: Path | None, role: str
+) -> Iterator[tuple[TorchGroup, ModelColumns]]:
+    """Load this rank's columns and meet the others."""
+    with all_ranks(options, interrupt=role == "drafter") as place:
+        with working(f"loading the {role}"):
+            prepare_torch(threads)
+            from draftwire.engines.hf import embedded_folder
+            from draftwire.engines.parallel.columns import load_columns
+            from draftwire.engines.parallel.group import join
+
+            where = folder or embedded_folder(role)
+            real_only = role == "drafter"
+            columns = load_columns(where, place.rank, options.size, real_only=real_only)
+        group = join(place.rank, options.size, place.rendezvous, patience=options.patience)
+        place.met = True
+        yield group, columns

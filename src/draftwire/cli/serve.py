@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from draftwire.cli.limits import limit_options, take_limits
-from draftwire.cli.operations import Watching, take_watching, watching_options
 from draftwire.cli.options import (
     COUNT,
     DEFAULT_PORT,
@@ -22,42 +19,16 @@ from draftwire.cli.options import (
     given,
     model_folder,
 )
-from draftwire.cli.ranks import RankOptions, rank_options, take_ranks
+from draftwire.cli.ranks import rank_options, take_ranks
 from draftwire.cli.security import security_options, take_security
+from draftwire.cli.telemetry import take_telemetry, telemetry_options
 from draftwire.transport.tcp import is_loopback
 from draftwire.wire.registry import MAX_VOCABULARY, LayoutSet, WireVersion
 
 if TYPE_CHECKING:
-    from draftwire.drafter.limits import PeerLimits
-    from draftwire.transport.security import Security
+    pass
 
 MAX_BATCH: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """What ``draftwire serve`` was asked to do, checked."""
-
-    model: Path | None
-    host: str
-    port: int
-    max_connections: int
-    max_sessions: int
-    max_batch: int
-    max_reply_mib: float
-    max_depth: int
-    max_support: int
-    layouts: LayoutSet
-    wire: WireVersion
-    device: str
-    threads: int
-    until_stdin_closes: bool
-    security: Security | None
-    watching: Watching
-    drain_seconds: float
-    limits: PeerLimits
-    ranks: RankOptions | None
-    rank_links: bool
 
 
 @click.command(
@@ -156,7 +127,7 @@ Examples:
 )
 @limit_options
 @security_options("the verifier")
-@watching_options("info")
+@telemetry_options("info")
 @click.option(
     "--drain-seconds",
     type=Number(0),
@@ -180,7 +151,7 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
     host = values["host"]
     values["ranks"] = take_ranks(values, ("rank_links",))
     values["security"] = take_security(values)
-    values["watching"] = take_watching(values)
+    values["telemetry"] = take_telemetry(values)
     if values["security"] is None and not is_loopback(host):
         raise click.UsageError(
             f"--host {host} is not loopback, and this port asks nobody who they are: add --psk-file"
@@ -195,6 +166,6 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
                 )
         values["layouts"] = LayoutSet.IDS_ONLY
     values["limits"] = take_limits(values)
-    from draftwire.cli.server import serve_until_told
+    from draftwire.cli.server import ServeOptions, serve_until_told
 
     serve_until_told(ServeOptions(**values))

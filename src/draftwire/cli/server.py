@@ -6,19 +6,52 @@ import os
 import signal
 import sys
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import click
 
 from draftwire.cli.models import prepare_torch, require_folder
-from draftwire.cli.operations import serving_metrics
 from draftwire.cli.process import READY
 from draftwire.cli.progress import working
-from draftwire.cli.ranked import serve_ranks
-from draftwire.cli.serve import ServeOptions
+from draftwire.cli.ranks import RankOptions, joined_ranks
+from draftwire.cli.telemetry import TelemetryOptions, serving_metrics
+from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig
+from draftwire.errors import TransportError
 from draftwire.telemetry.log_handler import logging_to
+from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address, listen
+from draftwire.wire.registry import LayoutSet, WireVersion
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What ``draftwire serve`` was asked to do, checked."""
+
+    model: Path | None
+    host: str
+    port: int
+    max_connections: int
+    max_sessions: int
+    max_batch: int
+    max_reply_mib: float
+    max_depth: int
+    max_support: int
+    layouts: LayoutSet
+    wire: WireVersion
+    device: str
+    threads: int
+    until_stdin_closes: bool
+    security: Security | None
+    telemetry: TelemetryOptions
+    drain_seconds: float
+    limits: PeerLimits
+    ranks: RankOptions | None
+    rank_links: bool
 
 
 def serve_until_told(options: ServeOptions) -> None:
@@ -28,13 +61,13 @@ def serve_until_told(options: ServeOptions) -> None:
     if options.until_stdin_closes and leads:
         threading.Thread(target=_follow_stdin, daemon=True).start()
     if options.ranks is not None:
-        with logging_to(options.watching.log_level, options.watching.log_format):
-            serve_ranks(options, _config(options))
+        with logging_to(options.telemetry.log_level, options.telemetry.log_format):
+            _serve_ranks(options, _config(options))
         return
     # What is in use, or open to strangers, is said before a large model is loaded for it.
     listen(options.host, options.port, guarded=options.security is not None).close()
-    watching = options.watching
-    quiet = watching.log_format == "json"  # every line is one event then
+    telemetry = options.telemetry
+    quiet = telemetry.log_format == "json"  # every line is one event then
     with nullcontext() if quiet else working("loading the drafter"):
         prepare_torch(options.threads)
         from draftwire.drafter.server import serve
@@ -42,7 +75,7 @@ def serve_until_told(options: ServeOptions) -> None:
 
         folder = options.model or embedded_folder("drafter")
         engine = HfDraftEngine.from_folder(folder, device=options.device)
-    with logging_to(watching.log_level, watching.log_format):
+    with logging_to(telemetry.log_level, telemetry.log_format):
         serve(
             engine,
             _config(options),
@@ -51,8 +84,69 @@ def serve_until_told(options: ServeOptions) -> None:
             security=options.security,
             ready=_say_ready,
             drain_seconds=options.drain_seconds,
-            watch=lambda server: serving_metrics(watching, server.program, lambda: server.draining),
+            watch=lambda server: serving_metrics(
+                telemetry, server.program, lambda: server.draining
+            ),
         )
+
+
+def _serve_ranks(options: ServeOptions, config: DrafterConfig) -> None:
+    """Serve over ranks: one answers for all, or each its own shard on its own port."""
+    assert options.ranks is not None
+    with joined_ranks(options.ranks, options.threads, options.model, "drafter") as (group, columns):
+        from draftwire.drafter.program import DrafterProgram
+        from draftwire.drafter.server import DrafterServer, serve
+        from draftwire.engines.parallel.drafter import (
+            RankedContext,
+            RankedDraftEngine,
+            follow_drafting,
+            propose,
+            propose_shards,
+        )
+        from draftwire.engines.parallel.mailbox import ShardMailbox
+        from draftwire.engines.parallel.reply import FollowingEngine, FollowingProgram, following
+
+        def say_ready(address: Address) -> None:
+            which = f"rank {group.rank} " if options.rank_links else ""
+            click.echo(f"{which}{READY}{address}")
+            sys.stdout.flush()
+
+        run = partial(
+            serve,
+            config=config,
+            host=options.host,
+            port=options.port + group.rank if options.port else 0,
+            security=options.security,
+            ready=say_ready,
+        )
+        if group.rank and not options.rank_links:
+            follow_drafting(group, columns)
+            return
+        if group.rank:
+            shelf = ShardMailbox()
+            run(
+                FollowingEngine(columns),
+                make=partial(FollowingProgram, shelf=shelf),
+                watch=lambda server: following(group, columns, server, shelf),
+            )
+            return
+        engine = RankedDraftEngine(group, columns)
+        telemetry = options.telemetry
+
+        def watch(server: DrafterServer[RankedContext]) -> Any:
+            return serving_metrics(telemetry, server.program, lambda: server.draining)
+
+        proposer = propose_shards if options.rank_links else propose
+        try:
+            run(
+                engine,
+                drain_seconds=options.drain_seconds,
+                watch=watch,
+                make=partial(DrafterProgram, proposer=proposer),
+            )
+        finally:
+            with suppress(TransportError):  # a rank that is gone needs no farewell
+                engine.stop()
 
 
 def _config(options: ServeOptions) -> DrafterConfig:

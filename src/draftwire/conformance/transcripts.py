@@ -145,17 +145,10 @@ def converse(
     program: DrafterProgram[TableContext], connection: Connection[TableContext], data: bytes
 ) -> bytes:
     """What a drafter sends when ``data`` comes in."""
-    while data and not connection.closing:
-        room = connection.buffer()
-        count = min(len(room), len(data))
-        room[:count] = data[:count]
-        data = data[count:]
-        connection.filled(count)
+    connection.feed(data)
     while program.waiting:
         program.draft()
-    out = bytearray(connection.outgoing.size)
-    connection.outgoing.take(memoryview(out))
-    return bytes(out)
+    return connection.outgoing.drain()
 
 
 def check_drafter(vector: Vector) -> None:

@@ -11,11 +11,10 @@ from draftwire.drafter.limits import Allowance
 from draftwire.drafter.memory import Answers, answer_bytes
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
 from draftwire.rows.shards import ShardDraft
-from draftwire.session.answers import Draft
-from draftwire.session.foreseen import Foreseen
 from draftwire.session.link import AgreedEvent, Closed, Link
-from draftwire.session.proposal import DraftTask, Parts, Received
+from draftwire.session.proposal import Draft, DraftTask, Parts, Received
 from draftwire.session.session_table import SessionTable
+from draftwire.transport.channel import Part
 from draftwire.transport.queue import OutQueue
 from draftwire.wire.messages import Reset, Step
 from draftwire.wire.registry import Status
@@ -61,9 +60,7 @@ class Connection(Generic[Context]):
         now = self._clock()
         event = self._link.filled(count, now)
         while event is not None:
-            if isinstance(event, Foreseen):
-                self._follow(event, now)
-            elif isinstance(event, Received):
+            if isinstance(event, Received):
                 self._take(event, now)
             elif isinstance(event, AgreedEvent):
                 yields = self._program.config.peer.silence_that_yields
@@ -77,6 +74,18 @@ class Connection(Generic[Context]):
             self._push()
         self._read += count
         self._program.counters.received += count
+
+    def feed(self, data: Part) -> int:
+        """Copy received bytes in and take them; returns how many, fewer only once it closes."""
+        view = memoryview(data).cast("B")
+        taken = 0
+        while taken < view.nbytes and not self.closing:
+            room = self.buffer()
+            count = min(len(room), view.nbytes - taken)
+            room[:count] = view[taken : taken + count]
+            taken += count
+            self.filled(count)
+        return taken
 
     def book(self) -> float:
         """Take what was read since out of the peer's limits (P24).
@@ -102,13 +111,8 @@ class Connection(Generic[Context]):
         self._send(task.session, parts)
 
     def answered(self, session: int) -> None:
-        """What is left to do once a session's answer is on its way."""
-        roster, link = self.roster, self._link
-        foreseen = None if roster is None or self.closing else roster.foresee(session)
-        if foreseen is None:
-            self._over(session)
-        elif link.takes_whole:
-            link.foresee(foreseen)
+        """A session's answer is on its way: give back its memory, unless the session keeps it."""
+        self._over(session)
 
     def leave(self) -> None:
         """This drafter is going away: say so, and end the connection."""
@@ -146,24 +150,6 @@ class Connection(Generic[Context]):
         while self.contexts:
             session, _ = next(iter(self.contexts.items()))
             self._program.close_context(self, session)
-
-    def _follow(self, foreseen: Foreseen, now: float) -> None:
-        """Let the task of a STEP that was foreseen wait for its turn.
-
-        Its answer is as large as the one before, which the session has kept until now. Where that
-        has left, and nothing but memory could stand in the way, it takes the place of that one.
-        """
-        roster, task = self.roster, foreseen.task
-        assert roster is not None
-        assert task is not None
-        roster.followed(foreseen, now)
-        program = self._program
-        limited = program.draining or program.config.peer.max_positions
-        if limited or self.outgoing.size:
-            self._give_back(task.session)
-            self._begin(roster, task)
-        else:
-            program.wait(self, task)
 
     def _begin(self, roster: SessionTable, task: DraftTask) -> None:
         """Let a task wait for its turn, or decline it: too many drafts in flight, or draining."""
@@ -261,6 +247,5 @@ class Connection(Generic[Context]):
         for session in sessions:
             self._over(session)
             self._ends.pop(session, None)
-            self._link.forget(session)
             self._program.withdraw(self, session)
             self._program.close_context(self, session)

@@ -20,9 +20,8 @@ from draftwire.drafter.scheduler import BatchScheduler, Owner, Turn
 from draftwire.exact.words import ProposalWords
 from draftwire.rows.prepare import prepare
 from draftwire.rows.shards import ShardDraft
-from draftwire.session.answers import Draft
 from draftwire.session.link import Link
-from draftwire.session.proposal import DraftTask
+from draftwire.session.proposal import Draft, DraftTask
 from draftwire.telemetry.events import log_event
 from draftwire.wire.hello import hello_of
 from draftwire.wire.messages import Hello

@@ -14,7 +14,7 @@ from draftwire.exact.words import Address, Domain, ProposalWords, WordSource
 from draftwire.kernels import cpu
 from draftwire.kernels.words import first_words
 from draftwire.rows.shards import ShardDraft
-from draftwire.session.answers import Draft
+from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Status
 from draftwire.wire.values import quickly_made

@@ -11,11 +11,17 @@ depend on shapes alone, so a round can be captured in a graph.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
-from draftwire.errors import ConfigurationError, RefusalCode
+from draftwire.errors import ConfigurationError
+from draftwire.kernels.protocol import NO_TOKEN as NO_TOKEN
+from draftwire.kernels.protocol import OK as OK
+from draftwire.kernels.protocol import P_CUTOFF as P_CUTOFF
+from draftwire.kernels.protocol import PAD_ID as PAD_ID
+from draftwire.kernels.protocol import UNDECIDED as UNDECIDED
+from draftwire.kernels.protocol import Array, QRows
+from draftwire.kernels.protocol import bound_of as bound_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,51 +34,11 @@ __all__ = [
     "Drawn",
     "Draws",
     "QRows",
-    "RowStatus",
     "Verdicts",
-    "bound_of",
     "load",
 ]
 
-Array = TypeVar("Array")
-
 BACKENDS: Final = ("numpy", "torch", "triton")
-PAD_ID: Final = -1  # fills ids of a sparse row behind its support; its count is 0
-NO_TOKEN: Final = -1  # in place of a token where the status is not OK
-P_CUTOFF: Final = -700.0  # a target logit further below the largest has p = 0 (A24)
-
-
-class RowStatus(IntEnum):
-    """What became of a row: 0, a refusal of spec/arithmetic.md, or a decision left to the host."""
-
-    OK = 0
-    NON_FINITE = 1
-    ZERO_MASS = 2
-    ZERO_Q = 3
-    ZERO_RESIDUAL = 4
-    INCONSISTENT_ALLOCATION = 5
-    OUT_OF_RANGE = 6
-    UNDECIDED = 7
-
-    @property
-    def refusal(self) -> RefusalCode | None:
-        """The refusal that this status stands for; None for OK and UNDECIDED."""
-        if self in (RowStatus.OK, RowStatus.UNDECIDED):
-            return None
-        return RefusalCode[self.name]
-
-
-@dataclass(frozen=True, slots=True)
-class QRows(Generic[Array]):
-    """q of many positions as counts of 2^24 tickets (A10); leading axes are (N,) or (B, K).
-
-    ids: None for dense rows, then counts is int32 (..., V), zeros included; otherwise int32
-    (..., S), ascending, then PAD_ID with count 0, beside counts int32 (..., S).
-    """
-
-    vocab_size: int
-    ids: Array | None
-    counts: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +167,6 @@ class Backend(Protocol[Array]):
         int64 (B, K); q: rows (B, K). A row of p is looked at only when the drafts before it stand.
         """
         ...
-
-
-def bound_of(size: int) -> float:
-    """How far sums over ``size`` weights may be from the truth, relative to the whole mass.
-
-    With u = 2^-53: weights within 2^-44 of A4's (a library exponential of 4 ulp beside A4's own
-    2^-45); a sum or prefix in *any* order adds at most ``1.01 V u``. A prefix of the residual meets
-    twice of each (in p's scale M / A and in its own terms) and 4 roundings: ``(2^-43 + 2.02 V u +
-    4 u) M``. This returns nearly twice as much, which covers the roundings of comparing with it.
-    """
-    return 2.0**-42 + 4.0 * size * 2.0**-53
 
 
 _MODULES: Final = {

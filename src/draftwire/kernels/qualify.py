@@ -22,7 +22,12 @@ from numpy.typing import NDArray
 from draftwire.exact import quantise as exact
 from draftwire.exact import verify as exact_verify
 from draftwire.exact.counts import Counts
-from draftwire.kernels.backend import Backend, Draws, QRows, RowStatus
+from draftwire.kernels.backend import (
+    UNDECIDED,
+    Backend,
+    Draws,
+    QRows,
+)
 from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Layout
@@ -225,7 +230,7 @@ def _decide(
     correction = _located(left, second) if left[-1] else None
     for place, first in enumerate(firsts):
         found.decisions += 1
-        if status[place] == RowStatus.UNDECIDED:
+        if status[place] == UNDECIDED:
             found.undecided += 1
             found.reach = max(found.reach, _reach(first, ours, theirs, bonus, correction))
             continue

@@ -9,11 +9,18 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwire.errors import ArithmeticRefusalError
+from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact.verify import Verdict
 from draftwire.exact.words import WordSource
 from draftwire.kernels import cpu
-from draftwire.kernels.backend import PAD_ID, Backend, QRows, RowStatus, Verdicts
+from draftwire.kernels.backend import (
+    OK,
+    PAD_ID,
+    UNDECIDED,
+    Backend,
+    QRows,
+    Verdicts,
+)
 from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.kernels.rows import QRow
 
@@ -49,11 +56,12 @@ def resolve(
     )
     depth = backend.to_host(tokens).shape[1]
     out: list[Verdict | ArithmeticRefusalError] = []
-    for index, code in enumerate(map(RowStatus, status.tolist())):
-        if code is RowStatus.UNDECIDED:
+    for index, code in enumerate(status.tolist()):
+        if code == UNDECIDED:
             out.append(_exactly(backend, logits, tokens, q, rounds[index], index))
-        elif code.refusal is not None:
-            out.append(ArithmeticRefusalError(code.refusal, f"request {index}: {code.name}"))
+        elif code != OK:
+            refusal = RefusalCode(code)
+            out.append(ArithmeticRefusalError(refusal, f"request {index}: {refusal.name}"))
         else:
             count = int(accepted[index])
             token = int(drawn[index])

@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from draftwire.kernels import cpu
+from draftwire.kernels.rows import SparseRows
 from draftwire.kernels.words import first_words
-from draftwire.rows import answers, payload
+from draftwire.rows import packed, payload
+from draftwire.rows.audit import first_audit_failure
+from draftwire.wire.fields import POSITION_TABLE
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
+from draftwire.wire.rows import PackedRows
 
 _POLICIES = (
     ProposalPolicy(Layout.DENSE, 1, 1.0),
@@ -32,4 +36,9 @@ def prepare() -> None:
         for q in (store, store.toreadonly()):
             payload.decode_q(q, policy.layout, logits.size, policy.support, entries, token)
         if policy.layout is Layout.SPARSE:
-            answers.prepare(row, token, policy.support)
+            (encoded,) = payload.encode_reply_rows([row], [token], 1, policy.layout, policy.support)
+            head = POSITION_TABLE.pack_values(1, token, encoded.entries, encoded.checksum)
+            packed.read_packed(PackedRows(head + bytes(encoded.q), width), 1, logits.size)
+            rows = SparseRows.room(logits.size, 1, policy.support)
+            rows.append(row)
+            first_audit_failure(rows.block, np.zeros(1, np.int64))

@@ -7,12 +7,11 @@ from typing import Final, NoReturn
 
 from draftwire.errors import ArithmeticRefusalError, ProtocolError, ProtocolErrorCode
 from draftwire.rows.shards import ShardDraft
-from draftwire.session import answers
 from draftwire.session.prefix import Cached, Prefix
-from draftwire.session.proposal import NO_RIDER, DraftTask, Parts, fits
+from draftwire.session.proposal import NO_RIDER, Draft, DraftTask, Parts, fits
+from draftwire.session.reply import answered, declined
 from draftwire.session.state_table import Input, State, advance
 from draftwire.wire.agreement import Agreed
-from draftwire.wire.following import Following
 from draftwire.wire.messages import (
     Cancel,
     Commit,
@@ -28,13 +27,6 @@ from draftwire.wire.registry import (
 _CODE: Final = ProtocolErrorCode
 _UNCOMMITTED: Final = (State.PROPOSED, State.TARGET_ONLY)
 _IN_FLIGHT: Final = (State.ASKED, State.REPLIED)
-# Looked up once: a member of an enumeration costs several times what a global does.
-_ASKED: Final = State.ASKED
-_PROPOSED: Final = State.PROPOSED
-_CORRECTION: Final = Outcome.CORRECTION
-_BONUS: Final = Outcome.BONUS
-_ANSWERED: Final = advance(advance(State.ASKED, Input.REPLY), Input.COMPLETE)
-_FOLLOWED: Final = advance(advance(State.PROPOSED, Input.COMMIT), Input.STEP)
 
 
 class DrafterSession:
@@ -109,73 +101,7 @@ class DrafterSession:
             return self._again(step, self._step)
         return self._continue(step)
 
-    def follow(self, latest: Step, following: Following) -> DraftTask | None:
-        """Follow the STEP after the proposal to ``latest``: in one go, what ``apply`` does with it.
-
-        None unless that proposal is whole, kept and not committed, and everything is right (P9):
-        nothing has changed then.
-        """
-        outcome, accepted, anchor, digest, base, token = following
-        drafts = self._drafts
-        depth = len(drafts)
-        if accepted < depth:
-            ended, right = _CORRECTION, token != drafts[accepted]
-        else:
-            ended, right = _BONUS, accepted == depth
-        right = (
-            right
-            and outcome == ended
-            and latest is self._step
-            and self.state is _PROPOSED
-            and base == anchor == self._asked_at + accepted
-            and 0 <= token < self._agreed.vocab_size
-            and anchor + 1 + depth <= self._max_context
-        )
-        grown = (*drafts[:accepted], token)
-        if not right or not self._prefix.extend_to(grown, digest):
-            return None
-        self.state = _FOLLOWED
-        round_, policy, key = latest.round + 1, latest.policy, latest.proposal_key
-        rider = CommitRider(latest.round, accepted, ended)
-        self._step = Step(
-            latest.session,
-            latest.slot,
-            latest.generation,
-            round_,
-            anchor,
-            policy,
-            rider,
-            latest.context_version,
-            key,
-            digest,
-            base,
-            (token,),
-        )
-        # The model was fed all drafts but the last.
-        fed = accepted if accepted < depth else depth - 1
-        keep = self._asked_at + fed
-        self._kept, self._drafts = [], ()
-        self.round, self._asked_at = round_, anchor + 1
-        self._cached = Cached(self._prefix, keep)
-        return DraftTask(
-            latest.session,
-            latest.slot,
-            latest.generation,
-            round_,
-            policy,
-            key,
-            keep,
-            grown[fed:],
-            anchor + 1,
-            latest.context_version,
-        )
-
-    @property
-    def proposed(self) -> Step | None:
-        """The STEP whose proposal is whole and not committed; None = there is none."""
-        return self._step if self.state is _PROPOSED else None
-
-    def reply(self, task: DraftTask, drafted: answers.Draft | ShardDraft) -> Parts:
+    def reply(self, task: DraftTask, drafted: Draft | ShardDraft) -> Parts:
         """Answer a task with its K drafts and their q's, or this rank's shard of them.
 
         Returns the bytes of REPLY and of COMPLETE; none if the task is no longer wanted. In v1 the
@@ -189,14 +115,14 @@ class DrafterSession:
         if len(tokens) != step.policy.depth:
             raise ValueError(f"{len(tokens)} drafts for a depth of {step.policy.depth}")
         try:
-            answer = answers.whole(step, drafted, self._agreed)
+            frames = answered(step, drafted, self._agreed)
         except ArithmeticRefusalError:
             return self._decline(step, Status.REFUSED_ARITHMETIC)
-        self.state = _ANSWERED
+        self.state = advance(advance(self.state, Input.REPLY), Input.COMPLETE)
         self._drafts = tokens
         self._cached = Cached(self._prefix, len(self._prefix), self._drafts[:-1])
-        self._kept = answer
-        return list(answer)
+        self._kept = frames
+        return list(frames)
 
     def fed(self, task: DraftTask, length: int) -> DraftTask:
         """The model holds ``length`` tokens of a task's prefix; return what is left of the task.
@@ -210,7 +136,7 @@ class DrafterSession:
     def wants(self, task: DraftTask) -> bool:
         """Say whether a task still waits for its answer."""
         return (
-            self.state is _ASKED
+            self.state is State.ASKED
             and task.round == self.round
             and task.generation == self.generation
             and task.session == self.session
@@ -401,7 +327,7 @@ class DrafterSession:
 
     def _decline(self, step: Step, status: Status) -> Parts:
         self.state = advance(self.state, Input.DECLINE)
-        self._kept = answers.declined(step, status, self._agreed)
+        self._kept = declined(step, status, self._agreed)
         return list(self._kept)
 
 

@@ -14,13 +14,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from draftwire.errors import ProtocolError, RemoteError
-from draftwire.session.awaited import Awaited
-from draftwire.session.foreseen import Foreseen
 from draftwire.session.frame_mac import Sealer
 from draftwire.session.handshake import Handshake
 from draftwire.session.link_table import LinkInput, LinkState, advance
-from draftwire.session.proposal import Matched, Parts, Received
-from draftwire.session.recognition import Recognition, Whole
+from draftwire.session.proposal import Parts, Received
 from draftwire.telemetry.histogram import zeros
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed
@@ -34,7 +31,6 @@ from draftwire.wire.messages import (
     Ping,
     Pong,
     Proof,
-    Step,
 )
 from draftwire.wire.registry import (
     FRAME_MAC_BYTES,
@@ -44,14 +40,8 @@ from draftwire.wire.registry import (
     MessageType,
     Role,
 )
-from draftwire.wire.steps import step_frame
 
 FRAME_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
-
-
-# Looked up once: a member of an enumeration costs several times what a global does.
-_AGREED: Final = LinkState.AGREED
-_STEP: Final = MessageType.STEP
 
 _OF_SESSIONS: Final = frozenset(MessageType) - {
     MessageType.HELLO,
@@ -84,9 +74,8 @@ class Closed:
     error: ProtocolError | None
 
 
-Event: TypeAlias = AgreedEvent | Received | Matched | Awaited | Foreseen | Alive | Closed
-"""A :class:`Received` is for the session that its message names; a :class:`Matched` says which, and
-so do an :class:`Awaited` and a :class:`Foreseen`, which have come whole then."""
+Event: TypeAlias = AgreedEvent | Received | Alive | Closed
+"""A :class:`Received` is for the session that its message names."""
 
 
 class Link:
@@ -115,7 +104,6 @@ class Link:
         """Return where received bytes go; not after the end."""
         self._out: Parts = []
         self._pings: dict[int, float] = {}
-        self._recognition = Recognition()
 
     @property
     def role(self) -> Role:
@@ -146,16 +134,6 @@ class Link:
             self.state = advance(self.state, LinkInput.MESSAGE)
         self._put(message)
 
-    def ask(self, step: Step) -> Parts:
-        """Send a STEP and return what is ``outgoing`` then, in one piece where that is usual."""
-        alone = self.state is _AGREED and self._sealer is None and not self._out
-        frame = step_frame(self._version, step) if alone else None
-        if frame is None:
-            self.send(step)
-            return self.outgoing()
-        self.sent[_STEP] += 1
-        return [frame]
-
     def send_parts(self, parts: Parts) -> None:
         """Put frames that are encoded already into ``outgoing``, as they are."""
         if parts:
@@ -165,34 +143,10 @@ class Link:
 
     def with_outgoing(self, parts: Parts) -> Parts:
         """Return everything that is ``outgoing``, with these frames behind it, and forget it."""
-        if not self._out and self._sealer is None and self.state is _AGREED:
+        if not self._out and self._sealer is None and self.state is LinkState.AGREED:
             return parts
         self.send_parts(parts)
         return self.outgoing()
-
-    def expect(self, answer: Awaited) -> None:
-        """Recognise an answer by the bytes that its messages begin with, and take it whole, once.
-
-        Whatever else comes is decoded and checked field by field, so this changes no outcome.
-        """
-        self._recognition.expect(answer)
-
-    def expect_nothing(self) -> None:
-        """Recognise no answer any more."""
-        self._recognition.clear()
-
-    def foresee(self, foreseen: Foreseen) -> None:
-        """Take a session's next STEP in one go if it is the one; otherwise field by field."""
-        self._recognition.whole[foreseen.session] = foreseen
-
-    def forget(self, session: int) -> None:
-        """A session has ended: take nothing of it in one go any more."""
-        self._recognition.whole.pop(session, None)
-
-    @property
-    def takes_whole(self) -> bool:
-        """Whether anything can be taken in one go: frames with a MAC are opened one by one."""
-        return self._sealer is None
 
     def ping(self, nonce: int, now: float) -> None:
         """Ask whether the peer is there; :class:`Alive` follows. One PING is open at a time."""
@@ -215,11 +169,6 @@ class Link:
         """
         while self.state is not LinkState.CLOSED:
             try:
-                if self._recognition.whole and self._sealer is None:
-                    whole = self._recognition.take(self._reader, count)
-                    if whole is not None:
-                        return self._heard(whole, now)
-                    count = 0
                 frame = self._reader.filled(count)
                 if frame is None:
                     return None
@@ -266,21 +215,10 @@ class Link:
 
     # inside
 
-    def _heard(self, whole: Whole, now: float) -> Whole:
-        """Count the messages that came whole."""
-        self.heard_at = now
-        self.frames += len(whole.types)
-        for each in whole.types:
-            self.received[each] += 1
-        return whole
-
     def _take(self, frame: Frame, now: float) -> Event | None:
         self.heard_at = now
         self.received[frame.type] += 1
         self.frames += 1
-        matched = self._recognition.matched(frame)
-        if matched is not None:
-            return matched
         message = codec.decode(frame.type, frame.version, frame.payload, self.agreed)
         if frame.type in _OF_SESSIONS:
             if self.state is not LinkState.AGREED:

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels import cpu
-from draftwire.kernels.rows import QRow, SparseRows
+from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards.shard import Shard
 from draftwire.kernels.words import proposal_words
-from draftwire.rows.payload import decode_reply_rows, decode_rows
-from draftwire.session.awaited import Awaited
-from draftwire.session.proposal import Matched, Proposal, Received
-from draftwire.wire.agreement import q_bytes, reply_bytes
-from draftwire.wire.answer import CHECKSUM_BYTES, outline, whole_of
-from draftwire.wire.codec import rows_of
+from draftwire.rows.payload import decode_reply_rows
+from draftwire.session.proposal import Proposal, Received
+from draftwire.wire.agreement import reply_bytes
 from draftwire.wire.messages import Complete, Reply, Step
 from draftwire.wire.registry import Layout
 from draftwire.wire.rows import tokens_of
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CODE: Final = ProtocolErrorCode
-_SPARSE: Final = Layout.SPARSE
 
 _IDENTITY: Final = (
     ("session", _CODE.WRONG_SESSION),
@@ -58,7 +54,6 @@ class PendingRound:
     rows: Sequence[QRow] = field(default=(), repr=False)
     payload_bytes: int = 0
     checksum: int = 0
-    whole: Awaited | None = field(default=None, init=False, repr=False)
 
     @property
     def shard(self) -> Shard:
@@ -74,7 +69,7 @@ class PendingRound:
             if theirs != ours:
                 _refuse(code, name, f"{name} is not the one that was asked")
 
-    def check_same(self, received: Received | Matched) -> None:
+    def check_same(self, received: Received) -> None:
         """Refuse a second REPLY that is not the first one once more."""
         if (received.payload_bytes, received.checksum) != (self.payload_bytes, self.checksum):
             _refuse(_CODE.DUPLICATE_ROUND, "round", "two different replies to one round")
@@ -89,37 +84,6 @@ class PendingRound:
         self.tokens = tokens_of(reply.rows)
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
 
-    def expected(self, *, audit: bool) -> Awaited | None:
-        """Return what recognises the answer by its fixed fields, and takes a sparse one whole.
-
-        None where an answer is read field by field.
-        """
-        step, policy, vocab_size = self.step, self.step.policy, self.vocab_size
-        frames = outline(step, whole_of(vocab_size))
-        if policy.layout is not _SPARSE or policy.support > vocab_size:
-            return Awaited(step, frames, None, None)
-        rows = SparseRows.room(vocab_size, policy.depth, policy.support)
-        return Awaited(step, frames, rows, self._words(policy.depth) if audit else None)
-
-    def hold_matched(self, reply: Matched, out: NDArray[np.int32] | None = None) -> None:
-        """Take the q's of a REPLY that begins as it must (P14); as :meth:`hold` does."""
-        policy = self.step.policy
-        width = self.vocab_size if policy.layout is Layout.DENSE else policy.support
-        rows = rows_of(reply.tail, q_bytes(policy.layout, width))
-        first = self.step.first_position
-        self.rows = decode_rows(rows, policy.layout, width, first, self.vocab_size, out)
-        self.tokens = tokens_of(rows)
-        self.payload_bytes, self.checksum = reply.payload_bytes, reply.checksum
-
-    def take(self, answer: Awaited) -> None:
-        """Take tokens and q's of an answer that came whole, every fixed bit of it as it must be."""
-        self.whole, self.tokens, self.rows = answer, answer.tokens, answer.rows
-
-    def check_matched(self, complete: Matched) -> None:
-        """Refuse a COMPLETE that begins as it must and names another checksum."""
-        if complete.tail != self.checksum.to_bytes(CHECKSUM_BYTES, "little"):
-            _refuse(_CODE.BAD_PAYLOAD_CHECKSUM, "reply_checksum", "the reply fails its checksum")
-
     def check_whole(self, complete: Complete) -> None:
         """Refuse a COMPLETE that speaks of another reply than the one that came."""
         if complete.reply_bytes != self.payload_bytes:
@@ -132,9 +96,6 @@ class PendingRound:
 
         Zero in v1, which carries neither q nor key.
         """
-        audited = -1 if self.whole is None else self.whole.audit()
-        if audited >= 0:
-            return audited
         if self.step.policy.layout is Layout.IDS_ONLY:
             return 0
         first = self.step.first_position

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from draftwire.wire.values import quickly_made
-
 DIGEST_BYTES: Final = 16
 
 
@@ -39,16 +37,6 @@ class Prefix:
         self._tokens.extend(tokens)
         self._hash.update(raw)
 
-    def extend_to(self, tokens: Sequence[int], digest: bytes) -> bool:
-        """Commit ``tokens`` if that makes the prefix of this digest; say whether it does."""
-        ahead = self._hash.copy()
-        ahead.update(_little_endian(tokens))
-        if ahead.digest() != digest:
-            return False
-        self._tokens.extend(tokens)
-        self._hash = ahead
-        return True
-
     def digest(self) -> bytes:
         """Return the digest of the prefix."""
         return self._hash.copy().digest()
@@ -67,7 +55,6 @@ class Prefix:
         return next(i for i in range(most) if self._tokens[i] != other._tokens[i])
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class Cached:
     """Tokens whose state the model surely holds: ``prefix[:length]``, then ``drafts``.

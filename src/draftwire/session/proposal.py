@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.rows import QRow, SparseRows
 from draftwire.session.reasons import DropReason
-from draftwire.wire.answer import Expected
 from draftwire.wire.messages import CommitRider, Message, ProposalPolicy
-from draftwire.wire.registry import Outcome
-from draftwire.wire.values import quickly_made
+from draftwire.wire.registry import Layout, Outcome
 
 Parts: TypeAlias = list[bytes | memoryview]
 """Bytes to be written, in order, for ``writev``; views in it stay as they are until then."""
@@ -19,25 +17,19 @@ Parts: TypeAlias = list[bytes | memoryview]
 NO_RIDER: Final = CommitRider(round=0, accepted=0, outcome=Outcome.NONE)
 """The commit rider of a STEP that opens a generation."""
 
-# Looked up once: a member of an enumeration costs several times what a global does.
-_CORRECTION: Final = Outcome.CORRECTION
-_BONUS: Final = Outcome.BONUS
-_ENDED: Final = Outcome.ENDED
-_TARGET_ONLY: Final = Outcome.TARGET_ONLY
-
 
 def fits(outcome: Outcome, accepted: int, depth: int) -> bool:
     """Say whether a round with ``depth`` drafts (0: no proposal) can have ended like this.
 
     TARGET_ONLY fits any depth: a proposal may be lost on its way, or given up.
     """
-    if outcome is _CORRECTION:
+    if outcome is Outcome.CORRECTION:
         return 0 <= accepted < depth
-    if outcome is _BONUS:
+    if outcome is Outcome.BONUS:
         return 0 < depth == accepted
-    if outcome is _ENDED:
+    if outcome is Outcome.ENDED:
         return 1 <= accepted <= depth
-    return outcome is _TARGET_ONLY and accepted == 0
+    return outcome is Outcome.TARGET_ONLY and accepted == 0
 
 
 def require_fit(outcome: Outcome, accepted: int, depth: int, token: int | None) -> None:
@@ -45,14 +37,13 @@ def require_fit(outcome: Outcome, accepted: int, depth: int, token: int | None) 
 
     TARGET_ONLY fits no whole proposal: it has to be given up first. Errors: ValueError.
     """
-    unused = depth > 0 and outcome is _TARGET_ONLY
+    unused = depth > 0 and outcome is Outcome.TARGET_ONLY
     if unused or not fits(outcome, accepted, depth):
         raise ValueError(f"{outcome.name} after {accepted} of {depth} drafts cannot be")
-    if (token is None) is not (outcome is _ENDED):
+    if (token is None) is not (outcome is Outcome.ENDED):
         raise ValueError("ENDED comes without a token, every other outcome with one")
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class Received:
     """A message as it came: with the size and the CRC32C of its payload.
@@ -65,21 +56,21 @@ class Received:
     checksum: int
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Matched:
-    """An answer whose fixed fields are those that were expected, byte for byte.
+@dataclass(slots=True)
+class Draft:
+    """A whole proposal: K tokens, and the K rows of counts that they were drawn from."""
 
-    tail: the rest of its payload, valid until the reader is called again.
-    """
+    tokens: list[int] = field(default_factory=list)
+    rows: list[QRow] | SparseRows = field(default_factory=list)
 
-    expected: Expected
-    tail: memoryview
-    payload_bytes: int
-    checksum: int
+    @classmethod
+    def under(cls, policy: ProposalPolicy, vocab_size: int) -> Draft:
+        """Return one without tokens yet, whose rows will lie as its answer takes them fastest."""
+        if policy.layout is not Layout.SPARSE:
+            return cls()
+        return cls([], SparseRows.room(vocab_size, policy.depth, policy.support))
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """K drafts with the K q's they were drawn from: whole, validated and audited.
@@ -110,7 +101,6 @@ class Dropped:
     detail: str = ""
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class DraftTask:
     """One proposal that the drafter is to make.

@@ -9,22 +9,18 @@ from typing import Final
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.rows.shards import ShardDraft
-from draftwire.session.answers import Draft
 from draftwire.session.drafter_session import DrafterSession
-from draftwire.session.foreseen import Foreseen
-from draftwire.session.proposal import DraftTask, Parts
+from draftwire.session.proposal import Draft, DraftTask, Parts
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.codec import encode
 from draftwire.wire.fields import FIELD_NAMES
 from draftwire.wire.frames import encode_frame
 from draftwire.wire.messages import Cancel, Commit, ErrorMessage, Message, Reset, Step
-from draftwire.wire.registry import Layout, MessageType, Status
-from draftwire.wire.values import quickly_made
+from draftwire.wire.registry import MessageType, Status
 
 _FOLLOWED: Final = (Step, Commit, Reset, Cancel)
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class Actions:
     """What a message asks of the program: bytes to send, a task to do, sessions that have ended.
@@ -64,7 +60,6 @@ class SessionTable:
         self._slots: dict[int, int] = {}  # slot -> the session whose STEP claimed it last
         self._ended: OrderedDict[int, int] = OrderedDict()  # id -> generation that was cancelled
         self._asked: OrderedDict[int, float] = OrderedDict()  # id -> when its latest STEP came
-        self._foreseen: dict[int, Foreseen] = {}  # id -> what follows its next STEP
         self._lapsed: OrderedDict[int, int] = OrderedDict()  # id -> generation that was silent
 
     def __len__(self) -> int:
@@ -89,22 +84,6 @@ class SessionTable:
             return self._follow(message, now)
         except ProtocolError as error:
             return Actions(self._error(message, error), refused=error.code)
-
-    def foresee(self, session_id: int) -> Foreseen | None:
-        """Return what follows a session's next STEP in one go, None where it has no proposal."""
-        session = self._sessions.get(session_id)
-        latest = None if session is None else session.proposed
-        if session is None or latest is None or latest.policy.layout is Layout.IDS_ONLY:
-            return None
-        foreseen = self._foreseen.get(session_id)
-        if foreseen is None or not foreseen.again(latest):
-            foreseen = self._foreseen[session_id] = Foreseen(session, latest, self._slots)
-        return foreseen
-
-    def followed(self, foreseen: Foreseen, now: float) -> None:
-        """A session has followed a STEP that was foreseen."""
-        self._asked[foreseen.session] = now
-        self._asked.move_to_end(foreseen.session)
 
     def reply(self, task: DraftTask, drafted: Draft | ShardDraft) -> Parts:
         """Return the bytes that answer a task; none if nobody wants it any more."""
@@ -159,7 +138,6 @@ class SessionTable:
         self._sessions.clear()
         self._slots.clear()
         self._asked.clear()
-        self._foreseen.clear()
         return ended
 
     def _follow(self, message: Step | Commit | Reset | Cancel, now: float) -> Actions:
@@ -244,7 +222,6 @@ class SessionTable:
     def _drop(self, session_id: int) -> None:
         self._sessions.pop(session_id, None)
         self._asked.pop(session_id, None)
-        self._foreseen.pop(session_id, None)
         for slot in [slot for slot, owner in self._slots.items() if owner == session_id]:
             del self._slots[slot]
 

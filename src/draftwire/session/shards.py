@@ -49,9 +49,6 @@ class PendingShardRound(PendingRound):
         self.tokens = self.draft.tokens
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
 
-    def expected(self, *, audit: bool) -> None:
-        """Return nothing: a shard's REPLY is decoded field by field."""
-
     def audit(self) -> int:
         """Nothing: one shard does not say what a word draws; the settling audits."""
         return 0

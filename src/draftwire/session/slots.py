@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
-from draftwire.wire.values import quickly_made
-
 Buffer = TypeVar("Buffer")
 
 
@@ -69,7 +67,6 @@ _FREE: Final = SlotState.FREE
 _ASK: Final = SlotInput.ASK
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class Claim:
     """Who may use a slot: the round that it was given to under this tenure."""

@@ -8,23 +8,16 @@ from typing import Final
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.session.acked_prefix import AckedPrefix
-from draftwire.session.awaited import Awaited
 from draftwire.session.pending_round import PendingRound
 from draftwire.session.prefix import Prefix
-from draftwire.session.proposal import Dropped, Matched, Proposal, Received
+from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.session.reasons import DECLINED, LOST_CODES, DropReason, reason_of
 from draftwire.session.slot_buffers import ReplySlots, SlotHandle
 from draftwire.session.state_table import Input, State, advance
-from draftwire.wire.answer import Expected
 from draftwire.wire.messages import Complete, ErrorMessage, Reply
-from draftwire.wire.registry import Layout, MessageType, Status
+from draftwire.wire.registry import Layout, Status
 
 _ANSWERS: Final = (Reply, Complete, ErrorMessage)
-
-# Looked up once: a member of an enumeration costs several times what a global does.
-_REPLY: Final = Input.REPLY
-_COMPLETE: Final = Input.COMPLETE
-_DENSE: Final = Layout.DENSE
 
 
 class Taking:
@@ -68,20 +61,12 @@ class Taking:
         """Say whether the round in flight has reached its deadline."""
         return self._flight is not None and now >= self._flight.deadline
 
-    def expected(self) -> Awaited | None:
-        """Return what recognises the answer to the round in flight, for ``Link.expect``."""
-        return None if self._flight is None else self._flight.expected(audit=self._audit)
-
-    def take(self, received: Received | Matched | Awaited, now: float) -> Proposal | Dropped | None:
+    def take(self, received: Received, now: float) -> Proposal | Dropped | None:
         """Take what came for this session.
 
         Returns the whole proposal, or why this round has lost it, or None: more must come, or what
         came belongs to no round in flight (counted as STALE or DUPLICATE).
         """
-        if isinstance(received, Awaited):
-            return self._take_whole(received, now)
-        if isinstance(received, Matched):
-            return self._take_matched(received, now)
         message = received.message
         if not isinstance(message, _ANSWERS):
             return self._drop(DropReason.UNEXPECTED, f"{type(message).__name__} for a session")
@@ -104,7 +89,7 @@ class Taking:
 
     # inside
 
-    def _is_stale(self, message: Reply | Complete | ErrorMessage | Expected | Awaited) -> bool:
+    def _is_stale(self, message: Reply | Complete | ErrorMessage) -> bool:
         """Count and drop what is of another round than the one in flight, and was asked once."""
         generation, round_ = message.generation, message.round
         latest = round_ == self.round and generation == self.generation
@@ -124,7 +109,7 @@ class Taking:
             flight.hold(reply, received, self._hold.arrive().out(flight.step.policy.depth))
             self.state = advance(self.state, Input.REPLY)
 
-    def _is_again(self, flight: PendingRound, received: Received | Matched) -> bool:
+    def _is_again(self, flight: PendingRound, received: Received) -> bool:
         """Count and drop a REPLY that is here already, byte for byte."""
         if self.state is not State.REPLIED:
             return False
@@ -132,37 +117,6 @@ class Taking:
         self.state = advance(self.state, Input.STALE)
         self.drops[DropReason.DUPLICATE] += 1
         return True
-
-    def _take_matched(self, matched: Matched, now: float) -> Proposal | Dropped | None:
-        """Take an answer whose fixed fields are known to be right."""
-        if self._is_stale(matched.expected):
-            return None
-        try:
-            flight = self._require_flight()
-            if matched.expected.type is MessageType.COMPLETE:
-                self._require_reply()
-                flight.check_matched(matched)
-                return self._whole(flight, now)
-            if not self._is_again(flight, matched):
-                flight.hold_matched(matched, self._hold.arrive().out(flight.step.policy.depth))
-                self.state = advance(self.state, Input.REPLY)
-        except ProtocolError as error:
-            return self._drop(reason_of(error), str(error))
-        return None
-
-    def _take_whole(self, answer: Awaited, now: float) -> Proposal | Dropped | None:
-        """Take both messages of an answer whose every bit is right but for the draws."""
-        if self._is_stale(answer):
-            self._is_stale(answer)  # REPLY and COMPLETE, each counted
-            return None
-        try:
-            flight = self._require_flight()
-            self._hold.arrive()  # what is whole brings memory of its own
-            flight.take(answer)
-            self.state = advance(self.state, _REPLY)
-            return self._whole(flight, now)
-        except ProtocolError as error:
-            return self._drop(reason_of(error), str(error))
 
     def _take_complete(self, complete: Complete, now: float) -> Proposal | Dropped:
         flight = self._require_flight()
@@ -182,8 +136,8 @@ class Taking:
     def _whole(self, flight: PendingRound, now: float) -> Proposal:
         if self._audit:
             self._audit_draws(flight)
-        self._hold.publish(flight.rows if flight.step.policy.layout is _DENSE else ())
-        self.state = advance(self.state, _COMPLETE)
+        self._hold.publish(flight.rows if flight.step.policy.layout is Layout.DENSE else ())
+        self.state = advance(self.state, Input.COMPLETE)
         self._held.shown(self.generation, self.round, flight.step.anchor + 1)
         self.round_trip = now - flight.asked_at
         self._flight, self._proposal = None, flight.proposal()

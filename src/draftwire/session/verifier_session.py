@@ -200,6 +200,19 @@ class VerifierSession(Taking):
             self._last = CommitRider(self.round, 0, Outcome.TARGET_ONLY)
             self._last_token = tokens[-1]
 
+    def use_context(self, version: int) -> Dropped | None:
+        """Ask under another context version from now on: p depends on something else (P13).
+
+        A proposal asked under the one before is dropped, in flight or whole, and the round goes on
+        without it. Returns what was dropped.
+        """
+        if version == self.context_version:
+            return None
+        self.context_version = version
+        if self._flight is None and self._proposal is None:
+            return None
+        return self.give_up(DropReason.WRONG_CONTEXT)
+
     def disconnected(self) -> Dropped | None:
         """The connection has ended; the next ``ask`` opens a new generation.
 

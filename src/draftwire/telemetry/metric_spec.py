@@ -57,7 +57,7 @@ def by_reason(counts: Mapping[Any, int], keys: Iterable[Enum]) -> Labelled:
 
 
 def markdown(specs: Sequence[MetricSpec[Source]]) -> str:
-    """Return the table of docs/OPERATIONS.md."""
+    """Return the table of docs/guides/operations.md."""
     lines = ["| metric | kind | label | meaning |", "|---|---|---|---|"]
     lines += [
         f"| `{each.exposed_name}` | {each.kind.value} | {f'`{each.label}`' if each.label else ''} |"

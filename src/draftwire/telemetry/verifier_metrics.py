@@ -1,6 +1,6 @@
 """The metrics of a verifier, as data; what vLLM counts too has vLLM's noun.
 
-The collector, the table of docs/OPERATIONS.md and its check are all made from this one list.
+The collector, the table of docs/guides/operations.md and its check are all made from this one list.
 """
 
 from __future__ import annotations

@@ -61,6 +61,13 @@ class OutQueue:
             taken += count
         return taken
 
+    def drain(self) -> bytes:
+        """Return everything that waits, copied together."""
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self.size = 0
+        return data
+
     def flush(self, peer: socket.socket) -> bool:
         """Send what a non-blocking socket takes; returns whether the queue is empty now.
 

@@ -199,7 +199,8 @@ class DraftClient(Connected):
         steps: list[Parts] = []
         for request, asking, policy in asked:
             rounds[asking.session] = request
-            step = link.ask(asking.ask(policy, now, deadline))
+            link.send(asking.ask(policy, now, deadline))
+            step = link.outgoing()
             steps.append(step)
             parts += step
         self._rounds.ask(rounds)
@@ -209,17 +210,13 @@ class DraftClient(Connected):
             self._lost_connection(DropReason.MISSED_DEADLINE, str(error))
         except ConnectionError as error:
             self._lost_connection(DropReason.DISCONNECTED, str(error))
-        # While the drafter is at work: what was said, and what its answers begin with.
+        # Booked while the drafter is at work.
         self._spoke_at = now
         self._silence.asked(now)
-        link.expect_nothing()
-        for (request, asking, _), step in zip(asked, steps, strict=True):
+        for (request, _, _), step in zip(asked, steps, strict=True):
             size = sum(map(size_of, step))
             request.traffic.sent += size
             self.counters.sent += size
-            expected = asking.expected()
-            if expected is not None:
-                link.expect(expected)
 
     def _listen(self, until: float) -> bool:
         """Follow what comes until each round has a result; False where the time is over first."""

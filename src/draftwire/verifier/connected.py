@@ -18,9 +18,8 @@ from draftwire.errors import (
     RemoteError,
     TransportError,
 )
-from draftwire.session.awaited import Awaited
 from draftwire.session.link import Alive, Closed, Event, Link
-from draftwire.session.proposal import Matched, Received
+from draftwire.session.proposal import Received
 from draftwire.session.reasons import DropReason
 from draftwire.session.slot_buffers import ReplySlots, SlotPlan
 from draftwire.transport.channel import Channel
@@ -242,12 +241,7 @@ class Connected:
                 raise ConnectionResetError("the drafter takes no bytes") from error
 
     def _follow(self, link: Link, event: Event, now: float) -> None:
-        messages = 1
-        if isinstance(event, Awaited):
-            session, size, messages = event.session, event.bytes, len(event.types)
-        elif isinstance(event, Matched):
-            session, size = event.expected.session, event.payload_bytes + link.frame_bytes
-        elif isinstance(event, Received) and isinstance(event.message, _ANSWERS):
+        if isinstance(event, Received) and isinstance(event.message, _ANSWERS):
             session, size = event.message.session, event.payload_bytes + link.frame_bytes
         else:
             if isinstance(event, Closed):
@@ -257,7 +251,7 @@ class Connected:
             return
         request = self._requests.get(session)
         if request is None:
-            self.counters.strays += messages
+            self.counters.strays += 1
             return
         self.counters.received += size
         result = request.take(event, size, now)

@@ -20,8 +20,8 @@ and the text has the law of the target. Another request's round may be in flight
 meanwhile: given all of that one's words, its text is fixed and the argument holds for this one, so
 each text keeps its law whatever the others are, and they stay independent. What this forbids is a
 deadline that moves while its round is in flight, or that follows an undecided round of its own
-request. What no deadline can repair, fixed or
-derived, is a drafter whose time for *this* round depends on what it draws in it (docs/AUDIT.md).
+request. What no deadline can repair, fixed or derived, is a drafter whose time for *this* round
+depends on what it draws in it (docs/internals/audit.md).
 
 The *text of a seed* does depend on which rounds are lost. A derived deadline lets times decide
 that, so where a seed has to repeat its text a generous fixed one is better.

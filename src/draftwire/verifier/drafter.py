@@ -72,6 +72,13 @@ class DraftRequest(Protocol):
     def traffic(self) -> Traffic:
         """What this request has put on the wire."""
 
+    def use_context(self, version: int) -> None:
+        """Ask under this context version from now on; 0 until then.
+
+        A proposal of this round that was asked under another one is dropped: the caller must not
+        use it, and the round is target-only.
+        """
+
     def propose(self, policy: ProposalPolicy) -> Drafted:
         """Begin the next round and ask for at most ``policy.depth`` drafts after the prefix.
 

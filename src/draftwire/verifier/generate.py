@@ -19,6 +19,7 @@ from draftwire.kernels.rows import widened
 from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.verifier.breaker import Breaker, BreakerState, Choice
+from draftwire.verifier.context import HasSettings, context_version, sampling_settings
 from draftwire.verifier.drafter import Drafter, DraftRequest, Miss, MissReason, Reason
 from draftwire.verifier.engine import Context, TargetEngine
 from draftwire.verifier.log import breaker_changed
@@ -105,6 +106,10 @@ class Generation(Generic[Context], Iterator[Emission]):
             ends=ends,
         )
         self._words = KeyedWords(key) if words is None else words
+        self._key = key
+        self._settings = sampling_settings(sampling, target.end_tokens)
+        self._settings_of = target.settings if isinstance(target, HasSettings) else None
+        self._processors: bytes | None = None  # as they were last looked at
         self._on_emission = on_emission
         context = target.open(prompt, sampling)  # first: it may refuse, and no slot is taken then
         self._drafting: DraftRequest = (
@@ -212,8 +217,24 @@ class Generation(Generic[Context], Iterator[Emission]):
         elif breaker.state is BreakerState.DRAFTING:
             report.note("drafting pays again")
 
+    def _context_changed(self, context: Context) -> bool:
+        """Whether p depends on something else than when this was last looked at."""
+        processors = b"" if self._settings_of is None else self._settings_of(context)
+        if processors == self._processors:
+            return False
+        self._processors = processors
+        self._drafting.use_context(context_version(self._key, self._settings + processors))
+        return True
+
     def _round(self, context: Context) -> list[Emission]:
+        self._context_changed(context)
         proposal = self._propose()
+        if self._context_changed(context) and proposal is not None:
+            # It was asked for under another context, whatever was drawn in it.
+            self.report.missed(DropReason.WRONG_CONTEXT, len(proposal.tokens))
+            proposal = None
+        if proposal is not None:
+            self.report.proposed(len(proposal.tokens))
         began = time.perf_counter()
         drafts = () if proposal is None else proposal.tokens
         rows = self._target.score(context, self._committed, drafts)
@@ -257,7 +278,6 @@ class Generation(Generic[Context], Iterator[Emission]):
                 report.note(f"{note} ({drafted.detail})" if drafted.detail else note)
             report.missed(drafted.reason, drafted.drafted)
             return None
-        report.proposed(len(drafted.tokens))
         return drafted
 
     def _draw_target_only(self, rows: NDArray[np.float64]) -> int:

@@ -17,8 +17,8 @@ class Judgement:
 
     tokens: the accepted drafts, then the correction, bonus or target-only token where there is one.
     outcome: ENDED where accepted drafts are all that is committed: there was no row behind them, or
-    the row behind them is refused. refusal: of that row, or of the proposal; where nothing was
-    accepted, tokens is empty and the caller decides what stands in its place.
+    the row behind them is refused. refusal: of that row, or of the proposal (ZERO_Q); where nothing
+    was accepted, tokens is empty and the caller decides what stands in its place.
     """
 
     outcome: Outcome

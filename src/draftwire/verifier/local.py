@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from draftwire.errors import TransportError
 from draftwire.transport.channel import Channel, Part
-from draftwire.transport.queue import OutQueue
+from draftwire.transport.queue import OutQueue, size_of
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.engine import TargetEngine
@@ -24,11 +24,8 @@ class ProgramConnection(Protocol):
     outgoing: OutQueue
     closing: bool
 
-    def buffer(self) -> memoryview:
-        """Return where received bytes go."""
-
-    def filled(self, count: int) -> None:
-        """Take received bytes."""
+    def feed(self, data: Part) -> int:
+        """Take received bytes; returns how many, fewer only once it closes."""
 
 
 class Program(Protocol):
@@ -66,15 +63,8 @@ class ProgramChannel:
     def send(self, parts: Sequence[Part], deadline: float) -> None:
         """Hand all parts over."""
         for part in parts:
-            view = memoryview(part).cast("B")
-            while view.nbytes:
-                if self._connection.closing or not self._open:
-                    raise ConnectionResetError("the drafter has closed the connection")
-                room = self._connection.buffer()
-                count = min(len(room), len(view))
-                room[:count] = view[:count]
-                view = view[count:]
-                self._connection.filled(count)
+            if not self._open or self._connection.feed(part) < size_of(part):
+                raise ConnectionResetError("the drafter has closed the connection")
 
     def receive_into(self, buffer: memoryview, deadline: float) -> int:
         """Let the program draft until it has something to say, and take that."""

@@ -18,6 +18,9 @@ class NoDrafter:
         self.round = 0
         self.traffic = Traffic()
 
+    def use_context(self, version: int) -> None:
+        """Nothing is asked under any."""
+
     def propose(self, policy: ProposalPolicy) -> Drafted:
         """Begin the next round without a proposal."""
         self.round += 1

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from draftwire.errors import ProtocolError
-from draftwire.session.awaited import Awaited
-from draftwire.session.proposal import Dropped, Matched, Proposal, Received
+from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.session.slot_buffers import ReplySlots
 from draftwire.session.state_table import Input, advance
 from draftwire.session.verifier_session import VerifierSession
@@ -67,13 +66,17 @@ class ClientRequest:
         """There is a connection (again), with these limits, and these slots for replies."""
         self.asking.connected(agreed, slots)
 
+    def use_context(self, version: int) -> None:
+        """Ask under this context version from now on; see :class:`DraftRequest`."""
+        dropped = self.asking.use_context(version)
+        if dropped is not None:
+            self._client.lost_round(dropped)
+
     def propose(self, policy: ProposalPolicy) -> Drafted:
         """Begin the next round and ask for at most ``policy.depth`` drafts after the prefix."""
         return self._client.propose_all([(self, policy)])[0]
 
-    def take(
-        self, received: Received | Matched | Awaited, size: int, now: float
-    ) -> Proposal | Dropped | None:
+    def take(self, received: Received, size: int, now: float) -> Proposal | Dropped | None:
         """Take what came for this request, ``size`` bytes; returns as ``VerifierSession.take``."""
         self.traffic.received += size
         if self._skipped:

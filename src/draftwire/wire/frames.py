@@ -163,21 +163,6 @@ class FrameReader:
 
     def filled(self, count: int) -> Frame | None:
         """Take ``count`` new bytes and return the next whole frame, or None when more is needed."""
-        _, begin, end = self.received(count)
-        if begin == end:
-            return None
-        try:
-            return self._next()
-        except ProtocolError as error:
-            self._error = error
-            raise
-
-    def received(self, count: int) -> tuple[memoryview, int, int]:
-        """Take ``count`` new bytes and return the buffer, and the bytes in it: from where to where.
-
-        The first is a frame's first. Whoever knows its frames may :meth:`skip` them; ``filled(0)``
-        cuts what is left.
-        """
         if self._consumed:
             self._release()
         if self._error is not None:
@@ -185,11 +170,13 @@ class FrameReader:
         if not 0 <= count <= len(self._store) - self._end:
             raise ValueError(f"{count} bytes do not fit into the buffer")
         self._end += count
-        return self._store, self._begin, self._end
-
-    def skip(self, count: int) -> None:
-        """Whole frames of ``count`` bytes were read elsewhere; they stay until the next call."""
-        self._consumed, self._need = count, 0
+        if self._begin == self._end:
+            return None
+        try:
+            return self._next()
+        except ProtocolError as error:
+            self._error = error
+            raise
 
     @property
     def unread(self) -> bool:

@@ -54,6 +54,10 @@ class RowTarget:
         """Return the row's one context."""
         return self._context
 
+    def settings(self, context: HfTargetContext) -> bytes:
+        """Return what the call's processors are and how they are set now."""
+        return context.processors.settings()
+
     def score(
         self, context: HfTargetContext, committed: Sequence[int], drafts: Sequence[int]
     ) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ import torch
 from transformers.generation import logits_process as stock
 
 from draftwire.errors import ConfigurationError
+from draftwire.verifier.context import object_settings
 
 # They keep a KV cache, a call counter or a history of their own, so what they answer depends on the
 # calls before and not on the prefix alone.
@@ -57,6 +58,10 @@ class RowProcessors:
             for processor in processors
         )
         self._checks_left = REPEATED_CHECKS if foreign or constrained else 0
+
+    def settings(self) -> bytes:
+        """Return the types and plain settings of all processors, as they are now."""
+        return object_settings(*self._list)
 
     def scores(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Return the processed scores at each of the last positions of one sequence.

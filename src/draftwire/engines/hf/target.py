@@ -133,6 +133,10 @@ class HfTargetEngine:
         processors = RowProcessors(prepared.processors)
         return HfTargetContext(CachedSequence(self._model), processors, sampling.greedy)
 
+    def settings(self, context: HfTargetContext) -> bytes:
+        """Return what the request's processors are and how they are set now."""
+        return context.processors.settings()
+
     def score(
         self, context: HfTargetContext, committed: Sequence[int], drafts: Sequence[int]
     ) -> NDArray[np.float64]:

@@ -38,7 +38,7 @@ from draftwire.kernels.shards import shard as shards
 from draftwire.kernels.shards.quantise import draw, quantise
 from draftwire.kernels.shards.shard import OK, Collective, Integers, Shard, ShardRows, Steps, drive
 from draftwire.rows.shards import ShardDraft
-from draftwire.session.answers import Draft
+from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Adaptation, Layout, Status
 

@@ -145,6 +145,7 @@ class LinkedRequest:
         self._stands = Standing()
         self._pacing = RoundPacing()
         self._commit = [0] * _COMMIT
+        self._context_version = 0
         self._open = True
 
     @property
@@ -157,6 +158,10 @@ class LinkedRequest:
         """The round id of the latest round."""
         return self._stands.round if self._request is None else self._request.round
 
+    def use_context(self, version: int) -> None:
+        """Ask under this context version from the next round on, on every link."""
+        self._context_version = version
+
     def propose(self, policy: ProposalPolicy) -> Drafted:
         """Begin the next round and ask for at most ``policy.depth`` drafts."""
         pauses = self._pacing.pauses()
@@ -166,8 +171,9 @@ class LinkedRequest:
         links = self._links
         client, connecting = links.client, links.pacing_of(self.owner)
         connect = client.connect_timeout if connecting.may_try(client.clock()) else 0.0
-        asked = Asked(policy, client.deadline, connect)
+        asked = Asked(policy, client.deadline, connect, self._context_version)
         numbers = [*numbers_of(policy), bits_of(asked.wait), bits_of(asked.connect)]
+        numbers.append(asked.context_version)
         self._tell(Command.LINK_ASK, numbers)
         drafted = self._asked(asked)
         if isinstance(drafted, Proposal):
@@ -262,8 +268,8 @@ class LinkFollower:
         if committed and request is not None:
             request.commit(Outcome(outcome), accepted, [token])
         if order is Command.LINK_ASK:
-            *policy, wait, connect = numbers[1 + _COMMIT : 3 + _COMMIT + POLICY_NUMBERS]
-            asked = Asked(policy_of(policy), number_of(wait), number_of(connect))
+            *policy, wait, connect, version = numbers[1 + _COMMIT : 4 + _COMMIT + POLICY_NUMBERS]
+            asked = Asked(policy_of(policy), number_of(wait), number_of(connect), version)
             self._ask(number, request, asked)
         elif order is Command.LINK_SKIP:
             if request is not None:

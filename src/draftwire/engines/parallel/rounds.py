@@ -53,11 +53,15 @@ class _Decision(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the leader says of a round. connect, wait: seconds; connect 0 = no link connects now."""
+    """What the leader says of a round. connect, wait: seconds; connect 0 = no link connects now.
+
+    context_version: what every link's STEP says of the target's context.
+    """
 
     policy: ProposalPolicy
     wait: float
     connect: float
+    context_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,7 @@ def _allowed(
 ) -> tuple[Miss | None, ProposalPolicy]:
     """Why this rank cannot ask, or None, and the policy at the depth that it may."""
     client.may_connect = asked.connect > 0
+    request.use_context(asked.context_version)
     miss = request.pauses()
     if miss is not None:
         return miss, asked.policy

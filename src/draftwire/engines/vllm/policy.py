@@ -10,6 +10,25 @@ from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 
 GREEDY_BELOW: Final = 1e-5  # vLLM's own bound
+_SETTINGS: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "min_tokens",
+    "max_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "structured_outputs",
+    "thinking_token_budget",
+)
 
 
 def policy_of(params: Any, options: Options, vocab_size: int, depth: int) -> ProposalPolicy:
@@ -29,3 +48,11 @@ def policy_of(params: Any, options: Options, vocab_size: int, depth: int) -> Pro
         top_k=max(params.top_k, 0),  # vLLM also writes -1 for off
         top_p=params.top_p,
     )
+
+
+def settings_of(params: Any) -> tuple[Any, ...]:
+    """Return what p of a request depends on beside the ids: its parameters, ends and grammar.
+
+    A grammar's state follows from the ids, so the grammar itself says all.
+    """
+    return tuple(getattr(params, name, None) for name in _SETTINGS)

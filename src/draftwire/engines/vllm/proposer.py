@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from draftwire.engines.vllm.batch_breaker import BatchBreaker
 from draftwire.engines.vllm.compatibility import require_vllm
 from draftwire.engines.vllm.config import KEY, WORKER, Options
-from draftwire.engines.vllm.policy import GREEDY_BELOW, policy_of
+from draftwire.engines.vllm.policy import GREEDY_BELOW, policy_of, settings_of
 from draftwire.engines.vllm.speculation import ActiveRequest, ProposeRequest, SpeculationState
 from draftwire.engines.vllm.target import Target, describe
 from draftwire.errors import ConfigurationError, ProtocolError, TransportError
@@ -87,12 +87,16 @@ class Proposer:
         assert speculation is not None
         name, committed = batch.req_ids[row], int(batch.num_tokens_no_spec[row])
         active = speculation.requests.get(name)
-        if active is not None and active.committed == committed:
-            return active
         state = self._runner.requests[name]
+        settings = settings_of(state.sampling_params)
+        if active is not None and active.committed == committed:
+            if active.settings != settings:
+                speculation.use_settings(active, settings)
+            return active
         text = not state.mm_features and state.prompt_embeds is None
         tokens = batch.token_ids_cpu[row, :committed].tolist()
-        return speculation.begin(name, tokens, state.sampling_params.seed, drafted=text)
+        seed = state.sampling_params.seed
+        return speculation.begin(name, tokens, seed, drafted=text, settings=settings)
 
     def close(self) -> None:
         """End every session and the connection."""

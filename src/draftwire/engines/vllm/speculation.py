@@ -24,6 +24,7 @@ from draftwire.kernels.registry import kernels_for
 from draftwire.session.proposal import Proposal
 from draftwire.verifier.breaker import Choice
 from draftwire.verifier.client import DraftClient
+from draftwire.verifier.context import context_version
 from draftwire.verifier.drafter import DraftRequest, Miss, MissReason
 from draftwire.verifier.judge import Judgement, judge
 from draftwire.verifier.no_drafter import NoDrafter
@@ -44,7 +45,9 @@ class ActiveRequest:
     words: WordSource
     drafting: DraftRequest
     committed: int
+    key: RequestKey
     stream: int = 0
+    settings: object = ()  # what p depends on beside the ids, as it was last said
     proposal: Proposal | None = None
     begun: bool = False  # the present round, by a proposal that was asked for
 
@@ -90,12 +93,18 @@ class SpeculationState:
     requests: dict[str, ActiveRequest] = field(default_factory=dict)
 
     def begin(
-        self, name: str, tokens: Sequence[int], seed: int | None, *, drafted: bool
+        self,
+        name: str,
+        tokens: Sequence[int],
+        seed: int | None,
+        *,
+        drafted: bool,
+        settings: object = (),
     ) -> ActiveRequest:
         """Return the request whose committed tokens are ``tokens``, made anew if they went back.
 
         tokens: prompt and output so far. seed: any integer; None = 128 fresh random bits. drafted:
-        whether the drafter can read the prompt.
+        whether the drafter can read the prompt. settings: what p depends on beside the ids.
         """
         active = self.requests.get(name)
         if active is not None and active.committed == len(tokens):
@@ -111,7 +120,8 @@ class SpeculationState:
             drafting: DraftRequest = NoDrafter()
         else:
             drafting = client.open(tokens, key.proposal_key)
-        active = ActiveRequest(self.words(key), drafting, len(tokens), stream)
+        active = ActiveRequest(self.words(key), drafting, len(tokens), key, stream)
+        self.use_settings(active, settings)
         self.requests[name] = active
         self.metrics.set("sessions", len(self.requests))
         return active
@@ -185,6 +195,17 @@ class SpeculationState:
         metrics.add("sent_bytes", sum(r.traffic.sent for _, _, r in asked) - sent)
         metrics.add("received_bytes", sum(r.traffic.received for _, _, r in asked) - received)
         return drafts
+
+    def use_settings(self, active: ActiveRequest, settings: object) -> None:
+        """A request's p depends on these beside the ids; a proposal asked under others is dropped.
+
+        settings: compared by value, and said as their ``repr``.
+        """
+        active.settings = settings
+        active.drafting.use_context(context_version(active.key, repr(settings).encode()))
+        if active.proposal is not None:
+            self.metrics.add("truncated_tokens", len(active.proposal.tokens))
+            active.proposal = None
 
     def finish(self, name: str) -> None:
         """The request has ended, however it did: free what it holds here and at the drafter."""

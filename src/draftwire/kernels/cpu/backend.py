@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwire.errors import ArithmeticRefusalError, ConfigurationError
+from draftwire.errors import ArithmeticRefusalError, ConfigurationError, RefusalCode
 from draftwire.exact import quantise as exact_quantise
 from draftwire.exact.words import WORD_BITS, Address, Domain
 from draftwire.kernels import cpu
 from draftwire.kernels.backend import (
     NO_TOKEN,
+    OK,
     PAD_ID,
+    UNDECIDED,
     Drawn,
     Draws,
     QRows,
-    RowStatus,
     Verdicts,
 )
 from draftwire.kernels.cpu import quantise_loops as cpu_quantise
@@ -82,7 +83,7 @@ class NumpyBackend:
         status = np.zeros(len(logits), np.int32)
         for index, row in enumerate(logits):
             status[index] = _row_status(row)
-            if status[index] == RowStatus.OK:
+            if status[index] == OK:
                 largest = float(row.max())
                 cpu_quantise.integer_weights(row, largest, 1.0 / temperature, weights[index])
         return weights, status
@@ -109,8 +110,8 @@ class NumpyBackend:
             try:
                 q = cpu.quantise(row, policy, counts[index] if dense else None)
             except ArithmeticRefusalError as refusal:
-                status[index] = RowStatus[refusal.code.name]
-                if status[index] == RowStatus.OUT_OF_RANGE:  # the policy: the same for every row
+                status[index] = refusal.code
+                if status[index] == RefusalCode.OUT_OF_RANGE:  # the policy: the same for every row
                     raise
                 continue
             if q.ids is not None and ids is not None:
@@ -141,7 +142,7 @@ class NumpyBackend:
         """sum(max(p - q, 0)) of each row (A19)."""
         mass = np.full(len(logits), np.nan)
         for index, row in enumerate(logits):
-            if _row_status(row) is RowStatus.OK:
+            if _row_status(row) == OK:
                 _, _, mass[index] = _residual(row, _row_of(q, (index,)))
         return mass / TOTAL
 
@@ -152,15 +153,15 @@ class NumpyBackend:
             np.array([_row_status(row) for row in logits], np.int32),
         )
         slack = TOTAL * cpu_verify.bound_of(logits.shape[1])
-        for index in np.flatnonzero(made.status == RowStatus.OK):
+        for index in np.flatnonzero(made.status == OK):
             values, sums, mass = _residual(logits[index], _row_of(q, (index,)))
             token = cpu_verify.find(values, sums, mass, int(first[index]), slack)
             if token != cpu_verify.UNDECIDED:
                 made.tokens[index] = token
             elif mass == 0:
-                made.status[index] = RowStatus.ZERO_RESIDUAL
+                made.status[index] = RefusalCode.ZERO_RESIDUAL
             else:
-                made.status[index] = RowStatus.UNDECIDED
+                made.status[index] = UNDECIDED
         return made
 
     def target(self, logits: Array, first: Array) -> Drawn[Array]:
@@ -169,11 +170,11 @@ class NumpyBackend:
         status = np.zeros(len(logits), np.int32)
         for index, row in enumerate(logits):
             status[index] = _row_status(row)
-            if status[index] == RowStatus.OK:
+            if status[index] == OK:
                 try:
                     tokens[index] = cpu.target(_weights(row), _two_words(int(first[index])))
                 except _MoreWordsError:
-                    status[index] = RowStatus.UNDECIDED
+                    status[index] = UNDECIDED
         return Drawn(tokens, status)
 
     def verify(
@@ -198,9 +199,9 @@ class NumpyBackend:
                     first_position=0,
                 )
             except ArithmeticRefusalError as refusal:
-                made.status[index] = RowStatus[refusal.code.name]
+                made.status[index] = refusal.code
             except _MoreWordsError:
-                made.status[index] = RowStatus.UNDECIDED
+                made.status[index] = UNDECIDED
             else:
                 made.accepted[index], made.tokens[index] = verdict.accepted, verdict.token
         return made
@@ -254,8 +255,8 @@ def _row_of(q: QRows[Array], at: tuple[int, ...]) -> QRow:
     return QRow(q.vocab_size, q.ids[at][:used], q.counts[at][:used])
 
 
-def _row_status(row: Array) -> RowStatus:
+def _row_status(row: Array) -> int:
     largest = row.max()  # NaN if any is
     if np.isnan(largest) or largest == np.inf:
-        return RowStatus.NON_FINITE
-    return RowStatus.ZERO_MASS if largest == -np.inf else RowStatus.OK
+        return RefusalCode.NON_FINITE
+    return RefusalCode.ZERO_MASS if largest == -np.inf else OK

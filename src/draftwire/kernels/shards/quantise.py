@@ -24,7 +24,6 @@ from draftwire.kernels.shards.shard import (
     broadcast,
     gather,
     maximum,
-    status_of,
     total,
 )
 from draftwire.wire.messages import ProposalPolicy
@@ -63,7 +62,7 @@ def quantise(shard: Shard, logits: NDArray[np.float32], policy: ProposalPolicy) 
         counts = yield from _allocate(shard, weights, status)
     masses = (yield from gather(counts.sum(axis=1, dtype=np.int64))).T
     wrong = (status == OK) & (masses.sum(axis=1) != TOTAL)
-    status[wrong] = status_of(RefusalCode.INCONSISTENT_ALLOCATION)
+    status[wrong] = RefusalCode.INCONSISTENT_ALLOCATION
     return ShardRows(shard, counts, np.ascontiguousarray(masses), status)
 
 
@@ -162,8 +161,8 @@ def _check(shard: Shard, logits: NDArray[np.float32], policy: ProposalPolicy) ->
 def _status(largest: Integers, refused: Integers) -> Integers:
     """A1 of each row: NON_FINITE before ZERO_MASS."""
     lowest = KEY_MINUS_INFINITY + KEY_OFFSET
-    status = np.where(largest <= lowest, status_of(RefusalCode.ZERO_MASS), OK)
-    return np.where(refused > 0, status_of(RefusalCode.NON_FINITE), status)
+    status = np.where(largest <= lowest, RefusalCode.ZERO_MASS, OK)
+    return np.where(refused > 0, RefusalCode.NON_FINITE, status)
 
 
 def _greedy(
@@ -217,7 +216,7 @@ def _allocate(shard: Shard, weights: Integers, status: Integers) -> Steps[NDArra
     shared, positive = (yield from total(facts)).T
     left = np.where(status == OK, TOTAL - shared, 0)
     bad = (left < 0) | (left >= np.maximum(positive, 1))
-    status[bad & (status == OK)] = status_of(RefusalCode.INCONSISTENT_ALLOCATION)
+    status[bad & (status == OK)] = RefusalCode.INCONSISTENT_ALLOCATION
     width = WEIGHT_BITS + shard.vocab_size.bit_length()  # a remainder is below W, fixed by V
     thresholds, ties = yield from descend(remainders, np.where(bad, 0, left), width)
     own = yield from share_ties(shard, remainders, thresholds, ties)

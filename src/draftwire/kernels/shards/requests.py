@@ -12,7 +12,7 @@ import numpy as np
 
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.verify import Verdict
-from draftwire.kernels.shards.shard import OK, Steps, broadcast, gather, status_of
+from draftwire.kernels.shards.shard import OK, Steps, broadcast, gather
 from draftwire.kernels.shards.verify import ShardVerdicts
 
 
@@ -47,5 +47,5 @@ def _judged(judge: Callable[[], Verdict]) -> tuple[int, int, int]:
     try:
         verdict = judge()
     except ArithmeticRefusalError as refused:
-        return 0, -1, status_of(refused.code)
+        return 0, -1, refused.code
     return verdict.accepted, verdict.token, OK

@@ -21,14 +21,12 @@ from draftwire.exact.split import LEADER as LEADER
 from draftwire.exact.split import Shard as Shard
 from draftwire.exact.split import even_shards as even_shards
 from draftwire.exact.split import shards_at as shards_at
+from draftwire.kernels.protocol import OK as OK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Integers: TypeAlias = "NDArray[np.int64]"
-
-REFUSALS: Final = tuple(RefusalCode)
-OK: Final = 0  # status of a row; otherwise 1 + the place of its refusal in REFUSALS
 
 
 class Collective(Protocol):
@@ -146,16 +144,11 @@ class ShardRows:
             raise_refusal(status)
 
 
-def status_of(code: RefusalCode) -> int:
-    """The status of a row that is refused for this reason."""
-    return 1 + REFUSALS.index(code)
-
-
 def raise_refusal(status: int) -> None:
     """Raise what a status stands for; nothing for OK."""
     if status != OK:
-        code = REFUSALS[status - 1]
-        raise ArithmeticRefusalError(code, f"a row over the shards is refused: {code.value}")
+        code = RefusalCode(status)
+        raise ArithmeticRefusalError(code, f"a row over the shards is refused: {code.name}")
 
 
 def before(masses: Integers) -> Integers:

@@ -33,7 +33,6 @@ from draftwire.kernels.shards.shard import (
     gather,
     maximum,
     raise_refusal,
-    status_of,
 )
 from draftwire.wire.registry import TOTAL
 
@@ -266,7 +265,7 @@ class _Judge:
             counts = self.rounds.counts[request, index].tolist()
             own = exact.residuals(own, counts, mass)
         if not (yield from maximum(np.array([any(own)], np.int64)))[0]:
-            return -1, status_of(RefusalCode.ZERO_RESIDUAL)
+            return -1, RefusalCode.ZERO_RESIDUAL
         source = None if self.sources is None else self.sources[request]
         address = self.places[request].address(index, self._domain(index))
         at = yield from shards_exact.choose(self.shard, own, source, address)
@@ -302,11 +301,11 @@ class _Acceptance:
         """The plan of a round from draft ``index`` on; ``accepted``: how that one was decided."""
         depth = self._judge.depth
         if index == 0 and (self._counts[request, :depth] == 0).any():
-            return _REFUSED, status_of(RefusalCode.ZERO_Q), 0
+            return _REFUSED, RefusalCode.ZERO_Q, 0
         while True:
             refusal = self._refusal(request, index)
             if refusal is not None:
-                return _REFUSED, status_of(refusal), 0
+                return _REFUSED, refusal, 0
             if index == depth:
                 return _DRAW, index, _pattern(self._scale(request, index))
             if accepted is None:

@@ -13,13 +13,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from draftwire.errors import RefusalCode
 from draftwire.exact.quantise import exp64
 from draftwire.kernels.backend import (
     NO_TOKEN,
+    OK,
     P_CUTOFF,
+    UNDECIDED,
     Draws,
     QRows,
-    RowStatus,
     Verdicts,
     bound_of,
 )
@@ -55,31 +57,31 @@ def verify(
     for index in range(batch):
         status = _fault(drafts[index], counts[index], logits.shape[-1])
         accepted, token = 0, NO_TOKEN
-        while status is RowStatus.OK and accepted < depth:
+        while status == OK and accepted < depth:
             row, word = logits[index, accepted], acceptance[index][accepted]
             found = work.accepts(row, drafts[index][accepted], counts[index][accepted], word)
             if found is not True:
-                status = found or RowStatus.OK
+                status = found or OK
                 break
             accepted += 1
-        if status is RowStatus.OK:
+        if status == OK:
             rejected = accepted < depth
             own = _row(q, index, accepted) if rejected else None
             word = correction[index][accepted] if rejected else bonus[index]
             token, status = work.draw(logits[index, accepted], own, word)
-        made.append((accepted if status is RowStatus.OK else 0, token, int(status)))
+        made.append((accepted if status == OK else 0, token, int(status)))
     columns = torch.tensor(made, dtype=torch.int64).unbind(1)
     return Verdicts(columns[0], columns[1], columns[2].to(torch.int32))
 
 
-def _fault(drafts: list[int], counts: list[int], size: int) -> RowStatus:
+def _fault(drafts: list[int], counts: list[int], size: int) -> int:
     """The first fault of a draft, by position; it comes before any row is looked at."""
     for token, count in zip(drafts, counts, strict=True):
         if not 0 <= token < size:
-            return RowStatus.OUT_OF_RANGE
+            return RefusalCode.OUT_OF_RANGE
         if count == 0:
-            return RowStatus.ZERO_Q
-    return RowStatus.OK
+            return RefusalCode.ZERO_Q
+    return OK
 
 
 def _row(q: QRows[Tensor], index: int, at: int) -> QRows[Tensor]:
@@ -98,7 +100,7 @@ class _Work:
         padded = torch.zeros(-(-size // _BLOCK) * _BLOCK, dtype=torch.float64)
         self._blocks, self._row = padded.view(-1, _BLOCK), padded[:size]
 
-    def accepts(self, logits: Tensor, token: int, count: int, first: int) -> bool | RowStatus:
+    def accepts(self, logits: Tensor, token: int, count: int, first: int) -> int:
         """Whether a draft stands, or why that is not known (A18). False or OK: it falls."""
         if self._first <= _LARGEST_BOUND:
             torch.softmax(logits.to(torch.float32), 0, out=self._binary32)
@@ -108,7 +110,7 @@ class _Work:
                 if sure is not None:
                     return sure
         largest, status = self._weigh(logits)
-        if status is not RowStatus.OK:
+        if status != OK:
             return status
         d = float(logits[token]) - largest
         weight = exp64(d) if d >= P_CUTOFF else 0.0
@@ -116,12 +118,12 @@ class _Work:
             return False
         mass = float(self._row.sum())
         sure = _decide(weight * (TOTAL * SPAN) / (count * mass), self._bound, first)
-        return RowStatus.UNDECIDED if sure is None else sure
+        return UNDECIDED if sure is None else sure
 
-    def draw(self, logits: Tensor, q: QRows[Tensor] | None, first: int) -> tuple[int, RowStatus]:
+    def draw(self, logits: Tensor, q: QRows[Tensor] | None, first: int) -> tuple[int, int]:
         """A token from max(p - q, 0), or from p where q is None, or why none (A15, A19, A20)."""
         _, status = self._weigh(logits)
-        if status is not RowStatus.OK:
+        if status != OK:
             return NO_TOKEN, status
         row = self._row.mul_(TOTAL / float(self._row.sum()))
         if q is not None and q.ids is None:
@@ -133,10 +135,10 @@ class _Work:
         sums = self._blocks.sum(1)
         total = float(sums.sum())
         if total == 0 and q is not None:
-            return NO_TOKEN, RowStatus.ZERO_RESIDUAL
+            return NO_TOKEN, RefusalCode.ZERO_RESIDUAL
         return self._find(sums, total, first)
 
-    def _find(self, sums: Tensor, total: float, first: int) -> tuple[int, RowStatus]:
+    def _find(self, sums: Tensor, total: float, first: int) -> tuple[int, int]:
         slack = TOTAL * self._bound
         unit = first / SPAN
         middle = unit * total
@@ -151,16 +153,16 @@ class _Work:
         lower = token == 0 or before + slack <= unit * (total - slack)
         high = (first + 1) / SPAN * (total + slack)
         if lower and (token == self._size - 1 or high <= inside[within] - slack):
-            return token, RowStatus.OK
-        return NO_TOKEN, RowStatus.UNDECIDED
+            return token, OK
+        return NO_TOKEN, UNDECIDED
 
-    def _weigh(self, logits: Tensor) -> tuple[float, RowStatus]:
+    def _weigh(self, logits: Tensor) -> tuple[float, int]:
         """The weights of a row in binary64; its largest logit and status."""
         largest, status = row_status(logits[None])
         if int(status):
-            return math.nan, RowStatus(int(status))
+            return math.nan, int(status)
         self._row.copy_(logits).sub_(float(largest)).exp_()
-        return float(largest), RowStatus.OK
+        return float(largest), OK
 
 
 def _decide(threshold: float, bound: float, first: int) -> bool | None:

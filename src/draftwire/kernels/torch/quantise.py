@@ -13,7 +13,10 @@ from torch import Tensor
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import quantise as exact
-from draftwire.kernels.backend import PAD_ID, QRows, RowStatus
+from draftwire.kernels.backend import (
+    PAD_ID,
+    QRows,
+)
 from draftwire.kernels.torch.select import chosen, compact, threshold_of
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, Layout
@@ -66,8 +69,8 @@ def row_status(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Largest logit of each row as binary64, 0 where the row is refused; the status (A1)."""
     largest = logits.amax(-1).to(torch.float64)  # NaN if any is
     status = torch.zeros_like(largest, dtype=torch.int32)
-    status = status.masked_fill(largest == -torch.inf, int(RowStatus.ZERO_MASS))
-    status = status.masked_fill(~(largest < torch.inf), int(RowStatus.NON_FINITE))
+    status = status.masked_fill(largest == -torch.inf, int(RefusalCode.ZERO_MASS))
+    status = status.masked_fill(~(largest < torch.inf), int(RefusalCode.NON_FINITE))
     return largest.masked_fill(status != 0, 0.0), status
 
 
@@ -155,7 +158,7 @@ def quantise(logits: Tensor, policy: ProposalPolicy) -> tuple[QRows[Tensor], Ten
         if policy.support and policy.support < logits.shape[1]:
             weights = _largest(logits, weights, policy.support)
         counts, wrong = allocate(weights)
-        inconsistent = int(RowStatus.INCONSISTENT_ALLOCATION)
+        inconsistent = int(RefusalCode.INCONSISTENT_ALLOCATION)
         status = status.masked_fill(wrong & (status == 0), inconsistent)
     size = logits.shape[1]
     if policy.layout is Layout.DENSE:

@@ -16,10 +16,10 @@ from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.kernels.backend import (
     NO_TOKEN,
     P_CUTOFF,
+    UNDECIDED,
     Drawn,
     Draws,
     QRows,
-    RowStatus,
     Verdicts,
     bound_of,
 )
@@ -94,8 +94,8 @@ def find(values: Tensor, first: Tensor, status: Tensor, rejected: Tensor) -> Dra
     sure = (before + slack <= low) | (at == 0)
     sure = sure & ((high <= after - slack) | (at == values.shape[1] - 1))
     empty = (total == 0) & rejected & (status == 0)
-    status = status.masked_fill(empty, int(RowStatus.ZERO_RESIDUAL))
-    status = status.masked_fill(~sure & (status == 0), int(RowStatus.UNDECIDED))
+    status = status.masked_fill(empty, int(RefusalCode.ZERO_RESIDUAL))
+    status = status.masked_fill(~sure & (status == 0), UNDECIDED)
     return Drawn(at.masked_fill(status != 0, NO_TOKEN), status)
 
 
@@ -126,8 +126,8 @@ def _judge(
     inside = (tokens >= 0) & (tokens < size)
     fault = torch.zeros_like(status)
     count = lookup(q, tokens)
-    fault = fault.masked_fill(count == 0, int(RowStatus.ZERO_Q))
-    fault = fault.masked_fill(~inside, int(RowStatus.OUT_OF_RANGE))
+    fault = fault.masked_fill(count == 0, int(RefusalCode.ZERO_Q))
+    fault = fault.masked_fill(~inside, int(RefusalCode.OUT_OF_RANGE))
     at = tokens.masked_fill(~inside, 0)
     u = first.to(torch.float64)
     sums = _weights(rows, largest).sum(-1)
@@ -140,7 +140,7 @@ def _judge(
     # first = 0 never surely rejects a weight above zero, even where the threshold underflows.
     no = (weight == 0) | ((first > 0) & (u >= threshold + margin))
     undecided = ~(yes | no) & (status == 0)
-    status = status.masked_fill(undecided, int(RowStatus.UNDECIDED))
+    status = status.masked_fill(undecided, UNDECIDED)
     return yes & ~no & (status == 0), status, fault
 
 

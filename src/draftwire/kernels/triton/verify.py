@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from draftwire.kernels.backend import P_CUTOFF
+from draftwire.kernels.backend import P_CUTOFF, UNDECIDED
 from draftwire.kernels.triton.tiles import exp64, row_state, spread_of, tile, widened
 
 _P_CUTOFF = tl.constexpr(P_CUTOFF)
@@ -20,7 +20,7 @@ _TICKETS_SPAN = tl.constexpr(2.0**72)
 _ZERO_Q = tl.constexpr(3)
 _ZERO_RESIDUAL = tl.constexpr(4)
 _OUT_OF_RANGE = tl.constexpr(6)
-_UNDECIDED = tl.constexpr(7)
+_UNDECIDED = tl.constexpr(UNDECIDED)
 _NO_TOKEN = tl.constexpr(-1)
 
 

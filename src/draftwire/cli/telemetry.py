@@ -25,7 +25,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Watching:
+class TelemetryOptions:
     """How a run is observed. metrics: where to serve them; None = nowhere."""
 
     metrics: Address | None
@@ -33,7 +33,7 @@ class Watching:
     log_format: str
 
 
-def watching_options(level: str) -> Callable[[Command], Command]:
+def telemetry_options(level: str) -> Callable[[Command], Command]:
     """Return the decorator that adds the options; level: of the logs, where none is named."""
     options = (
         click.option(
@@ -78,7 +78,7 @@ def watching_options(level: str) -> Callable[[Command], Command]:
     return add
 
 
-def take_watching(values: dict[str, Any]) -> Watching:
+def take_telemetry(values: dict[str, Any]) -> TelemetryOptions:
     """Take the options out of ``values`` and return what they say.
 
     Raises click.UsageError for an address that others can reach, unless that was asked for.
@@ -89,7 +89,7 @@ def take_watching(values: dict[str, Any]) -> Watching:
             f"--metrics-host {host} can be reached from other machines, without a key and without"
             " TLS: add --metrics-open if they may read the metrics, or keep 127.0.0.1"
         )
-    return Watching(
+    return TelemetryOptions(
         None if port is None else Address(host, port),
         values.pop("log_level"),
         values.pop("log_format"),
@@ -98,12 +98,12 @@ def take_watching(values: dict[str, Any]) -> Watching:
 
 @contextmanager
 def serving_metrics(
-    watching: Watching,
+    telemetry: TelemetryOptions,
     source: DraftClient | DrafterProgram[Any],
     draining: Callable[[], bool] = lambda: False,
 ) -> Iterator[None]:
     """Serve the metrics of a program while the block runs, if that was asked for."""
-    if watching.metrics is None:
+    if telemetry.metrics is None:
         yield
         return
     from prometheus_client import CollectorRegistry
@@ -113,9 +113,9 @@ def serving_metrics(
 
     registry = CollectorRegistry()
     register_metrics(source, registry)
-    with metrics_server(*watching.metrics, registry, draining) as address:
+    with metrics_server(*telemetry.metrics, registry, draining) as address:
         text = f"metrics on http://{address}/metrics"
-        if watching.log_format == "json":  # every line is one event then
+        if telemetry.log_format == "json":  # every line is one event then
             log_event(_LOG, logging.INFO, "metrics", text, address=str(address))
         else:
             click.echo(f"draftwire: {text}", err=True)

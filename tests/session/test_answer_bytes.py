@@ -1,4 +1,4 @@
-"""An answer that is taken whole ends as it does message by message, whatever is wrong with it."""
+"""The bytes of an answer are one proposal or none, whatever is wrong with them (P13, P14)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from draftwire.exact.counts import TOTAL
-from draftwire.session.awaited import Awaited
 from draftwire.session.link import Closed, Link
-from draftwire.session.proposal import Dropped, Matched, Proposal, Received
+from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.session.reasons import DropReason
 from draftwire.session.session_table import SessionTable
 from draftwire.session.verifier_session import VerifierSession
@@ -29,7 +28,7 @@ Result = tuple[object, ...]
 class Pair:
     """A verifier's link and session, and the bytes that answer its first STEP."""
 
-    def __init__(self, *, whole: bool) -> None:
+    def __init__(self) -> None:
         self.link = Link(hello(Role.VERIFIER), 0.0)
         drafter = Link(hello(Role.DRAFTER), 0.0)
         self.link.start()
@@ -40,17 +39,11 @@ class Pair:
         self.session = VerifierSession(1, 0, PROMPT, KEY, self.link.agreed)
         self.roster = SessionTable(self.link.agreed)
         self.drafter = HashDrafter()
-        self.whole = whole
 
     def ask(self) -> bytes:
         step = self.session.ask(SPARSE, 0.0, 1.0)
         task = self.roster.receive(step).task
         assert task is not None
-        self.link.expect_nothing()
-        if self.whole:
-            expected = self.session.expected()
-            assert expected is not None
-            self.link.expect(expected)
         return b"".join(self.roster.reply(task, self.drafter.draft(task)))
 
     def feed(self, *pieces: bytes) -> Iterator[object]:
@@ -63,7 +56,7 @@ class Pair:
                     if self.session.due(1.0):
                         yield self.session.give_up(DropReason.CORRUPT)
                     return
-                assert isinstance(event, Received | Matched | Awaited)
+                assert isinstance(event, Received)
                 result = self.session.take(event, 0.5)
                 if result is not None:
                     yield result
@@ -82,52 +75,46 @@ class Pair:
         return (*results, booked, dict(self.link.received), self.link.heard_at)
 
 
-def both(damage: Callable[[bytes], bytes]) -> Result:
-    """The result of a damaged answer, the same in both ways; a damage knows no rest."""
-    found = []
-    for whole in (True, False):
-        pair = Pair(whole=whole)
-        found.append(pair.result(damage(pair.ask())))
-    assert found[0] == found[1]
-    return found[0]
+def damaged_by(damage: Callable[[bytes], bytes]) -> Result:
+    """The result of a damaged answer."""
+    pair = Pair()
+    return pair.result(damage(pair.ask()))
 
 
-def test_a_good_answer_is_taken_whole_and_is_the_same_proposal() -> None:
-    pair = Pair(whole=True)
+def test_a_good_answer_is_two_messages_and_one_proposal() -> None:
+    pair = Pair()
     events = list(pair.link.feed(pair.ask(), 0.5))
-    assert [type(event) for event in events] == [Awaited]
-    ((tokens, *_), *_) = both(lambda answer: answer)
+    assert [type(event) for event in events] == [Received, Received]
+    ((tokens, *_), *_) = damaged_by(lambda answer: answer)
     assert len(tokens) == SPARSE.depth
 
 
-def test_every_flipped_bit_ends_as_it_does_message_by_message() -> None:
-    size = len(Pair(whole=True).ask())
-    proposals = 0
-    for bit in range(8 * size):
+def test_no_flipped_bit_leaves_a_proposal() -> None:
+    for bit in range(8 * len(Pair().ask())):
 
         def flip(answer: bytes, bit: int = bit) -> bytes:
             damaged = bytearray(answer)
             damaged[bit // 8] ^= 1 << bit % 8
             return bytes(damaged)
 
-        proposals += not isinstance(both(flip)[0], Dropped | int)
-    assert not proposals
+        assert isinstance(damaged_by(flip)[0], Dropped | int)
 
 
-def test_every_split_and_every_end_of_the_stream_is_the_same() -> None:
-    size = len(Pair(whole=True).ask())
-    for at in range(size + 1):
-        found = []
-        for whole in (True, False):
-            pair = Pair(whole=whole)
-            answer = pair.ask()
-            found.append((pair.result(answer[:at]), pair.result(answer[at:])))
-        assert found[0] == found[1]
-    for whole in (True, False):
-        pair = Pair(whole=whole)
+def test_every_split_of_the_stream_is_the_same() -> None:
+    pair = Pair()
+    answer = pair.ask()
+    whole = pair.result(answer)
+    for at in range(len(answer) + 1):
+        pair = Pair()
         answer = pair.ask()
-        ((tokens, *_), *_) = pair.result(*(answer[at : at + 1] for at in range(size)))
-        assert len(tokens) == SPARSE.depth
+        begun = pair.result(answer[:at])
+        assert (begun == whole) is (at == len(answer))
+        ended = pair.result(answer[at:])
+        assert ended == (whole if at < len(answer) else whole[1:])
+    pair = Pair()
+    answer = pair.ask()
+    ((tokens, *_), *_) = pair.result(*(answer[at : at + 1] for at in range(len(answer))))
+    assert len(tokens) == SPARSE.depth
 
 
 def sealed(answer: bytearray) -> bytes:
@@ -147,7 +134,7 @@ VALUES = (0, 1, 2, 3, 6, 7, PAD_ID, 1 << 31, 0x3F800000, 0x3F000000, 0x3E800000,
 
 
 @pytest.mark.parametrize("row", range(SPARSE.depth))
-def test_every_word_of_a_row_is_judged_as_it_is_row_by_row(row: int) -> None:
+def test_every_word_of_a_row_is_judged(row: int) -> None:
     """Checksums are right all along: position, token, entries, ids and counts themselves are."""
     reasons = set()
     for word, value in product(range(ROW // 4), VALUES):
@@ -158,7 +145,7 @@ def test_every_word_of_a_row_is_judged_as_it_is_row_by_row(row: int) -> None:
             struct.pack_into("<I", damaged, begin, value & 0xFFFFFFFF)
             return sealed(damaged)
 
-        first = both(craft)[0]
+        first = damaged_by(craft)[0]
         reasons.add(first.detail if isinstance(first, Dropped) else type(first).__name__)
     assert len(reasons) > 8, reasons
 
@@ -174,7 +161,7 @@ def test_rows_with_pads_have_only_their_entries() -> None:
         struct.pack_into(f"<{2 * SUPPORT}I", damaged, REPLY_HEAD + 16, *words)
         return sealed(damaged)
 
-    (_, rows, *_) = both(narrow)[0]
+    (_, rows, *_) = damaged_by(narrow)[0]
     assert rows[0].counts == (TOTAL,)
     assert len(rows[1].counts) == SUPPORT
 
@@ -190,67 +177,54 @@ def test_a_token_that_its_word_does_not_draw_fails_the_audit() -> None:
         struct.pack_into("<i", damaged, REPLY_HEAD + 4, other)
         return sealed(damaged)
 
-    dropped = both(swap)[0]
+    dropped = damaged_by(swap)[0]
     assert isinstance(dropped, Dropped)
     assert dropped.reason is DropReason.AUDIT_FAILED
 
 
 def test_what_comes_late_or_twice_is_counted_as_two_messages() -> None:
-    found = []
-    for whole in (True, False):
-        pair = Pair(whole=whole)
-        answer = pair.ask()
-        pair.session.give_up()
-        late = pair.result(answer)
-        pair.session.commit(0, Outcome.TARGET_ONLY, 1)
-        twice = pair.ask()
-        found.append((late, pair.result(twice, twice, answer)))
-    assert found[0] == found[1]
-    *_, (_, drops, *_), _, _ = found[0][0]
+    pair = Pair()
+    answer = pair.ask()
+    pair.session.give_up()
+    (_, drops, *_), *_ = pair.result(answer)
     assert drops[DropReason.STALE] == 2
-    *_, (_, drops, *_), _, _ = found[0][1]
+    pair.session.commit(0, Outcome.TARGET_ONLY, 1)
+    twice = pair.ask()
+    _, (_, drops, *_), *_ = pair.result(twice, twice, answer)
     assert (drops[DropReason.STALE], drops[DropReason.DUPLICATE]) == (4, 2)
 
 
 def test_a_second_answer_does_not_change_the_q_of_the_first() -> None:
     """It is as good, and of another q: the draws were audited against that of the first."""
-    found = []
-    for whole in (True, False):
-        pair = Pair(whole=whole)
-        answer = pair.ask()
-        other, values = bytearray(answer), REPLY_HEAD + 16 + 4 * SUPPORT
-        other[values : values + 8] = answer[values + 4 : values + 8] + answer[values : values + 4]
-        assert other != answer
-        (proposal,) = list(
-            pair.feed(answer + sealed(other))
-        )  # both are read before it is looked at
-        assert isinstance(proposal, Proposal)
-        found.append(([row.exact() for row in proposal.rows], dict(pair.session.drops)))
-    assert found[0] == found[1]
+    pair = Pair()
+    answer = pair.ask()
+    other, values = bytearray(answer), REPLY_HEAD + 16 + 4 * SUPPORT
+    other[values : values + 8] = answer[values + 4 : values + 8] + answer[values : values + 4]
+    assert other != answer
+    (proposal,) = pair.feed(answer)
+    assert isinstance(proposal, Proposal)
+    rows = [row.exact() for row in proposal.rows]
+    assert list(pair.feed(sealed(other))) == []
+    assert [row.exact() for row in proposal.rows] == rows
+    assert pair.session.drops == {DropReason.DUPLICATE: 2}
 
 
 def test_an_answer_that_follows_its_own_reply_is_taken_once() -> None:
     """REPLY alone, then all of the answer: the first half of that is there already."""
-    found = []
-    for whole in (True, False):
-        pair = Pair(whole=whole)
-        answer = pair.ask()
-        found.append(pair.result(answer[:REPLY], answer))
-    assert found[0] == found[1]
-    assert found[0][1][1] == {DropReason.DUPLICATE: 1}  # type: ignore[index]
+    pair = Pair()
+    answer = pair.ask()
+    (_, *_), (_, drops, *_), *_ = pair.result(answer[:REPLY], answer)
+    assert drops == {DropReason.DUPLICATE: 1}
 
 
 def test_a_late_answer_writes_into_no_other_rounds_rows() -> None:
-    pair = Pair(whole=True)
+    pair = Pair()
     late = pair.ask()
-    abandoned = pair.session.expected()
     pair.session.give_up()
     pair.session.commit(0, Outcome.TARGET_ONLY, 1)
     answer = pair.ask()
     (proposal,) = pair.feed(answer)
     assert isinstance(proposal, Proposal)
     rows = [np.array(row.counts) for row in proposal.rows]
-    assert abandoned is not None
-    assert abandoned.read(memoryview(late), np.frombuffer(late, np.int32), 0)
     assert list(pair.feed(late)) == []
     assert all((row.counts == kept).all() for row, kept in zip(proposal.rows, rows, strict=True))
