@@ -51,7 +51,7 @@ class Sampler(RejectionSampler):
     ) -> SamplerOutput:
         """Return the tokens of every request, (B, most drafts + 1) int32, -1 behind the last.
 
-        logits: (drafts + B, V). draft_probs is not used: q is held as counts.
+        logits: (drafts + B, V), used up. draft_probs is not used: q is held as counts.
         """
         names = self._runner.input_batch.req_ids
         if len(names) != len(metadata.num_draft_tokens):  # vLLM warms up without requests
@@ -61,10 +61,13 @@ class Sampler(RejectionSampler):
         logprobs = None
         if self._proposer.speculation is not None:
             raw = logits.to(torch.float32)
-            scores = self._scores(metadata, raw.clone(), sampling_metadata)
+            shown = self._shows_logprobs(sampling_metadata)
+            copied = raw.clone() if shown and not self.is_processed_logprobs_mode else raw
+            scores = self._scores(metadata, copied, sampling_metadata)
             self._verify(tokens, metadata, scores, sampling_metadata)
-            kept = scores if self.is_processed_logprobs_mode else raw
-            logprobs = self._logprobs(metadata, kept, tokens, sampling_metadata)
+            if shown:
+                kept = scores if self.is_processed_logprobs_mode else raw
+                logprobs = self._logprobs(metadata, kept, tokens, sampling_metadata)
         shared = self._share(torch.from_numpy(tokens)).to(logits.device)
         return SamplerOutput(sampled_token_ids=shared, logprobs_tensors=logprobs)
 
@@ -141,20 +144,23 @@ class Sampler(RejectionSampler):
         if speculation.breaker is not None:
             speculation.breaker.ended(len(requests), sum(map(len, committed)))
 
+    @staticmethod
+    def _shows_logprobs(sampling: SamplingMetadata) -> bool:
+        """Whether a client asked to see any."""
+        return sampling.max_num_logprobs is not None or bool(sampling.logprob_token_ids)
+
     def _logprobs(
         self,
         metadata: SpecDecodeMetadata,
         rows: torch.Tensor,
         tokens: np.ndarray[Any, Any],
         sampling: SamplingMetadata,
-    ) -> LogprobsTensors | None:
+    ) -> LogprobsTensors:
         """Return what a client asked to see, for every place of ``tokens``, in vLLM's own form.
 
         A request sees its largest, or the ids it names; vLLM's own rejection sampler forgets those.
         """
         largest, named = sampling.max_num_logprobs, sampling.logprob_token_ids
-        if largest is None and not named:
-            return None
         width = tokens.shape[1]
         counts = torch.tensor(metadata.num_draft_tokens) + 1
         first = torch.cumsum(counts, 0) - counts
