@@ -15,48 +15,27 @@ from draftwire.session.proposal import Draft, DraftTask, Proposal, Received
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.agreement import Agreed, reply_bytes
 from draftwire.wire.messages import Hello, ProposalPolicy, Step
-from draftwire.wire.registry import (
-    PRECISION,
-    Q_SEMANTIC,
-    RNG_ABI,
-    VERIFIER_SEMANTIC,
-    Adaptation,
-    HiddenDtype,
-    Layout,
-    LayoutSet,
-    Role,
-)
+from draftwire.wire.registry import Layout, LayoutSet, Role
+from testing.harness.joined import hello
 
 KEY = 7
 PROMPT = list(range(16))
 
 
-def hello(role: Role, vocab: int, policy: ProposalPolicy) -> Hello:
+def hello_of(role: Role, vocab: int, policy: ProposalPolicy) -> Hello:
     """Return the HELLO of a peer that can do exactly what this policy asks."""
-    return Hello(
-        role=role,
-        adaptation=Adaptation.NATIVE if role is Role.DRAFTER else Adaptation.ANY,
-        layouts=LayoutSet(1 << policy.layout),
+    support = max(1, policy.support)
+    return hello(
+        role,
+        LayoutSet(1 << policy.layout),
         vocab_size=vocab,
         max_sessions=1,
         max_slots=1,
         max_depth=policy.depth,
-        shard_count=1,
-        max_support=max(1, policy.support),
+        max_support=support,
         max_context=4096,
         max_step_bytes=1 << 16,
-        max_reply_bytes=reply_bytes(policy.layout, vocab, policy.depth, max(1, policy.support)),
-        hidden_rows=0,
-        hidden_dtype=HiddenDtype.NONE,
-        hidden_width=0,
-        q_semantic=Q_SEMANTIC,
-        verifier_semantic=VERIFIER_SEMANTIC,
-        rng_abi=RNG_ABI,
-        precision=PRECISION,
-        id_map_hash=bytes(32),
-        tokenizer_hash=bytes(32),
-        draft_identity=bytes(31) + b"\1",
-        target_identity=bytes(31) + b"\2",
+        max_reply_bytes=reply_bytes(policy.layout, vocab, policy.depth, support),
     )
 
 
@@ -66,8 +45,8 @@ class Exchange:
     def __init__(self, vocab: int, policy: ProposalPolicy) -> None:
         self._policy = policy
         now = time.monotonic()
-        self._link = Link(hello(Role.VERIFIER, vocab, policy), now)
-        drafter = Link(hello(Role.DRAFTER, vocab, policy), now)
+        self._link = Link(hello_of(Role.VERIFIER, vocab, policy), now)
+        drafter = Link(hello_of(Role.DRAFTER, vocab, policy), now)
         self._link.start()
         for sender, receiver in ((self._link, drafter), (drafter, self._link)):
             for part in sender.outgoing():

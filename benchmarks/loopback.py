@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -29,7 +29,6 @@ from draftwire.session.proposal import Proposal
 from draftwire.transport.tcp import Address, bound_address, listen
 from draftwire.verifier.client import ClientRequest, DraftClient
 from draftwire.verifier.remote import RemoteDrafter
-from draftwire.verifier.sampling import Sampling
 from draftwire.wire.agreement import reply_bytes, step_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.messages import ProposalPolicy
@@ -41,6 +40,7 @@ from draftwire.wire.registry import (
     MessageType,
     Outcome,
 )
+from testing.toys.models import ToyTarget, constant
 
 VOCABULARY = 1024
 POLICY = ProposalPolicy(Layout.SPARSE, 5, 1.0, support=32)
@@ -59,36 +59,12 @@ ANSWER_BYTES = (
     + reply_bytes(POLICY.layout, VOCABULARY, POLICY.depth, POLICY.support)
     + PAYLOAD_TABLES[MessageType.COMPLETE].bytes
 )
-_HASH = bytes(32)
 
 
 def prepared_logits() -> NDArray[np.float32]:
     """Return rows of logits, the same in every process."""
     rows = np.random.default_rng(1).normal(scale=2.0, size=(8, VOCABULARY))
     return rows.astype(np.float32)
-
-
-class NoTarget:
-    """Says what HELLO needs of a target; nothing is scored here."""
-
-    vocab_size = VOCABULARY
-    max_context = CONTEXT
-    identity = b"t" * 32
-    tokenizer_hash = _HASH
-    id_map_hash = _HASH
-    end_tokens: frozenset[int] = frozenset()
-
-    def open(self, prompt: Sequence[int], sampling: Sampling) -> None:
-        """Nothing to hold."""
-
-    def score(
-        self, context: None, committed: Sequence[int], drafts: Sequence[int]
-    ) -> NDArray[np.float64]:
-        """Return the same weight everywhere."""
-        return np.ones((len(drafts) + 1, VOCABULARY))
-
-    def close(self, context: None) -> None:
-        """Nothing to free."""
 
 
 class Rounds:
@@ -129,7 +105,7 @@ def run(quick: bool) -> Result:
     repeats = 500 if quick else 3000
     result = Result("loopback round without models, sparse k=32, K=5, two processes")
     result.figures["bytes there and back"] = f"{ASK_BYTES:,} and {ANSWER_BYTES:,}"
-    target = NoTarget()
+    target = ToyTarget(constant(1.0), VOCABULARY, CONTEXT)  # nothing is scored here
     with (
         _child("prepared") as prepared,
         _child("quantising") as quantising,

@@ -20,6 +20,7 @@ from draftwire.kernels.words import first_words
 from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Adaptation, Layout, Status
+from testing.toys.models import DRAFT_IDENTITY, HASH
 
 
 @dataclass
@@ -32,9 +33,9 @@ class PreparedContext:
 class PreparedEngine:
     """A drafting engine that counts tokens and gives prepared rows, the first for the first job."""
 
-    identity = b"d" * 32
-    tokenizer_hash = bytes(32)
-    id_map_hash = bytes(32)
+    identity = DRAFT_IDENTITY
+    tokenizer_hash = HASH
+    id_map_hash = HASH
     adaptation = Adaptation.NATIVE
 
     def __init__(self, logits: NDArray[np.float32], max_context: int) -> None:

@@ -15,11 +15,12 @@ from pathlib import Path
 from types import FrameType
 
 import draftwire
-from benchmarks.loopback import CONTEXT, POLICY, NoTarget, Rounds, prepared_logits
+from benchmarks.loopback import CONTEXT, POLICY, VOCABULARY, Rounds, prepared_logits
 from benchmarks.prepared_rows import PreparedEngine, PreparedProposals
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.transport.channel import Channel, Part
 from draftwire.verifier.local import LocalDrafter
+from testing.toys.models import ToyTarget, constant
 
 VERIFIER, DRAFTER = "verifier", "drafter"
 WARM_UP = 50  # rounds
@@ -78,7 +79,9 @@ def count_round() -> Calls:
         DrafterConfig(),
         proposer=PreparedProposals(logits, {POLICY.layout: POLICY}),
     )
-    with LocalDrafter(program, NoTarget(), through=calls.watched) as local:
+    with LocalDrafter(
+        program, ToyTarget(constant(1.0), VOCABULARY, CONTEXT), through=calls.watched
+    ) as local:
         rounds = Rounds(local)
         for _ in range(WARM_UP):
             rounds()

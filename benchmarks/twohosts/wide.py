@@ -29,6 +29,7 @@ from draftwire.transport.tcp import listen
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
+from testing.toys.models import HASH, TARGET_IDENTITY
 
 VOCABULARY: Final = 129_280
 DEPTH: Final = 5
@@ -40,7 +41,6 @@ POLICIES: Final = {
 }
 _STEEPNESS: Final = 1.6  # q of the r-th likeliest id goes as r to the power of minus this
 _DIFFERENCE: Final = 0.7  # of target and drafter: standard deviation of the logits' differences
-_HASH: Final = bytes(32)
 
 
 @cache
@@ -57,9 +57,9 @@ class WideTarget:
 
     vocab_size = VOCABULARY
     max_context = CONTEXT
-    identity = b"t" * 32
-    tokenizer_hash = _HASH
-    id_map_hash = _HASH
+    identity = TARGET_IDENTITY
+    tokenizer_hash = HASH
+    id_map_hash = HASH
     end_tokens: frozenset[int] = frozenset()
 
     def __init__(self, seconds: float) -> None:

@@ -301,7 +301,7 @@ def said_instead(message: ErrorMessage | Status) -> Applies:
                 round=round_,
                 first_position=frames.value(frame, "first_position"),
                 prefix_digest=_bytes(frame, "prefix_digest"),
-                context_version=0,
+                context_version=frames.value(frame, "context_version"),
                 reply_bytes=0,
                 reply_checksum=0,
             )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from draftwire.verifier.client import ClientRequest
+from draftwire.verifier.context import context_version, sampling_settings
 from draftwire.verifier.drafter import Drafted
 from draftwire.verifier.generate import Generation, generate
 from draftwire.verifier.report import Report
@@ -99,6 +100,8 @@ def _member(scene: Scene, seed: int) -> Member:
     words = None if scene.words is None else scene.words(seed)
     run = generate(scene.target, scene.client, PROMPTS[seed], sampling, size.policy, words=words)
     member = Member(seed, run, scene.client.opened[-1])
+    settings = sampling_settings(sampling, scene.target.end_tokens)
+    member.request.use_context(context_version(sampling.request_key(), settings))
     member.request.propose = member.propose  # type: ignore[method-assign]
     return member
 

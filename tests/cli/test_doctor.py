@@ -15,6 +15,7 @@ CHECKS = [
     "identity",
     "version",
     "pair",
+    "checkpoints",
     "context",
     "limits",
     "round trip",
@@ -84,3 +85,40 @@ def test_metrics_logs_and_breaker_of_generate(cli: Cli, pair: Pair, serving: Ser
     assert all("w3" not in json.dumps(event) for event in events)
     idle = cli(*begin, "--no-breaker")
     assert idle.code == ExitCode.USAGE and "--drafter" in idle.err
+
+
+def test_one_checkpoint_of_the_drafter_is_taken_and_another_is_refused(
+    cli: Cli, pair: Pair, serving: Serving
+) -> None:
+    from draftwire.engines.hf.identity import checkpoint_identity
+
+    drafter, target = (checkpoint_identity(each).hex() for each in (pair.drafter, pair.target))
+    begin = ("generate", "--target", str(pair.target), "--prompt", "w3", "--threads", "1")
+    begin += ("--max-tokens", "8", "--json", "--drafter")
+    with serving() as address:
+        found = json.loads(doctor(cli, pair, address, "--draft-identity", drafter, "--json").out)
+        (checkpoints,) = [each for each in found["checks"] if each["check"] == "checkpoints"]
+        assert drafter in checkpoints["found"] and target in checkpoints["found"]
+        assert json.loads(cli(*begin, address, "--draft-identity", drafter).out)["drafted"]
+        for refused in (
+            cli(*begin, address, "--draft-identity", target),
+            doctor(cli, pair, address, "--draft-identity", target),
+        ):
+            assert refused.code == ExitCode.CONFIGURATION
+            assert "--draft-identity" in refused.err and "(draft_identity)" in refused.err
+        for wrong in ("ab", "x" * 64, drafter + "00"):
+            ran = cli(*begin, address, "--draft-identity", wrong)
+            assert ran.code == ExitCode.USAGE and "64 hexadecimal digits" in ran.err
+    idle = cli(*begin[:-1], "--draft-identity", drafter)
+    assert idle.code == ExitCode.USAGE and "--drafter" in idle.err
+
+
+def test_a_drafter_for_one_target_turns_others_away(cli: Cli, pair: Pair, serving: Serving) -> None:
+    from draftwire.engines.hf.identity import checkpoint_identity
+
+    with serving(target_identity=checkpoint_identity(pair.target)) as address:
+        assert doctor(cli, pair, address).code in (ExitCode.OK, ExitCode.FAILURE)
+    with serving(target_identity=checkpoint_identity(pair.drafter)) as address:
+        ran = doctor(cli, pair, address)
+    assert ran.code == ExitCode.CONFIGURATION
+    assert "--target-identity" in ran.err

@@ -45,6 +45,7 @@ REFUSED = [
     (("--max-positions", "-1"), "--max-positions"),
     (("--max-positions", "7"), "never lets a proposal"),
     (("--temperature", "1"), "--temperature"),
+    (("--target-identity", "ab"), "64 hexadecimal digits"),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,26 @@ def test_every_message_and_every_error_code_is_explained() -> None:
     assert set(registry.SENDERS) == set(MessageType)
     assert set(meanings.MESSAGE_MEANINGS) == set(MessageType)
     assert set(meanings.ERROR_MEANINGS) == set(ProtocolErrorCode)
+
+
+def test_every_rule_stands_once_in_the_section_that_the_contents_name() -> None:
+    page = spec_tables.PAGE.read_text(encoding="utf-8")
+    sections = re.findall(r"^## ([A-J])\. .*?(?=^## )", page, re.MULTILINE | re.DOTALL)
+    bodies = re.findall(r"^## [A-J]\. (.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
+    found = {
+        letter: [int(number) for number in re.findall(r"^- \*\*P(\d+)\.\*\*", body, re.MULTILINE)]
+        for letter, body in zip(sections, bodies, strict=True)
+    }
+    assert sorted(each for numbers in found.values() for each in numbers) == list(range(1, 33))
+    for letter, numbers in found.items():
+        assert numbers == sorted(numbers)
+        named = re.search(rf"^\| {letter}\. [^|]*\| ([^|]*) \|$", page, re.MULTILINE)
+        assert named
+        assert numbers == list(spanned(named[1]))
+
+
+def spanned(text: str) -> Iterator[int]:
+    """Yield the numbers of "P9 to P14, P16"."""
+    for part in text.split(", "):
+        first, *last = (int(number) for number in re.findall(r"P(\d+)", part))
+        yield from range(first, (last or [first])[0] + 1)

@@ -10,6 +10,7 @@ from draftwire.cli.options import (
     AddressType,
     Number,
     depth_option,
+    identity_option,
     layout_option,
     model_folder,
 )
@@ -60,6 +61,7 @@ small limits, 4 another program, version or key, 5 nobody there.
     show_default=True,
     help="How long to wait for an answer.",
 )
+@identity_option("--draft-identity", "the drafter")
 @click.option(
     "--device", default="cpu", show_default=True, help="Where torch puts the model: cpu, cuda, ..."
 )

@@ -21,10 +21,17 @@ from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.local import LocalDrafter
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.wire.agreement import Agreed
+from draftwire.wire.hello import ANY_IDENTITY
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, WireVersion
 
 PAIR_FIELDS = ("vocab_size", "tokenizer_hash", "id_map_hash")
+IDENTITY_FIELDS = {
+    "draft_identity": "has another checkpoint than --draft-identity names: serve that one, or see"
+    " with `draftwire doctor`, without the option, which it is",
+    "target_identity": "drafts for another target than this one: start it with this target's"
+    " --target-identity, or without",
+}
 
 
 def remote_drafter(
@@ -34,6 +41,7 @@ def remote_drafter(
     notes: Notes,
     *,
     version: WireVersion = WireVersion.V2,
+    draft_identity: bytes = ANY_IDENTITY,
     deadline: float | None,
     audit: bool = True,
     security: Security | None = None,
@@ -41,14 +49,16 @@ def remote_drafter(
 ) -> RemoteDrafter:
     """Return the client of a drafter, connected if it is there, and told apart from a wrong one.
 
-    deadline: seconds a round, None = derived. A drafter that is away is said in ``notes`` and tried
-    again by the rounds. Raises PairMismatchError, ConfigurationError (limits that cannot carry the
-    policy) and ProtocolError (another program, another version).
+    draft_identity: of the one checkpoint that is taken. deadline: seconds a round, None = derived.
+    A drafter that is away is said in ``notes`` and tried again by the rounds. Raises
+    PairMismatchError, ConfigurationError (limits that cannot carry the policy) and ProtocolError
+    (another program, another version).
     """
     drafter = RemoteDrafter(
         address,
         target.engine,
         version=version,
+        draft_identity=draft_identity,
         deadline=deadline,
         audit=audit,
         max_depth=policy.depth,
@@ -91,6 +101,10 @@ def require_limits(agreed: Agreed, policy: ProposalPolicy) -> None:
 
 def explained(error: ProtocolError, address: Address) -> Exception:
     """Return what a failed greeting means to the user."""
+    if error.field in IDENTITY_FIELDS:
+        return PairMismatchError(
+            error.field, f"the drafter at {address} {IDENTITY_FIELDS[error.field]} ({error})"
+        )
     if error.field in PAIR_FIELDS:
         return PairMismatchError(
             error.field,

@@ -43,6 +43,7 @@ class DoctorOptions:
     depth: int
     layout: LayoutChoice
     deadline_ms: float
+    draft_identity: bytes
     device: str
     threads: int
     as_json: bool
@@ -81,6 +82,7 @@ def _examine(options: DoctorOptions, target: Target, findings: Findings) -> Exit
         engine,
         deadline=options.deadline_ms / 1e3,
         connect_timeout=options.deadline_ms / 1e3,
+        draft_identity=options.draft_identity,
         security=options.security,
     ) as drafter:
         try:
@@ -133,6 +135,11 @@ def _tell_agreed(
     findings.note("version", f"wire {agreed.version.name.lower()} on both sides")
     findings.note(
         "pair", f"one tokenizer and one vocabulary of {agreed.vocab_size:,} ids on both sides"
+    )
+    findings.note(
+        "checkpoints",
+        f"drafter {agreed.draft_identity.hex()} (--draft-identity),"
+        f" target {agreed.target_identity.hex()} (--target-identity of serve)",
     )
     findings.note(
         "context", f"{agreed.max_context:,} tokens here, {target_context:,} of the target"

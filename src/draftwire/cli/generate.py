@@ -21,6 +21,7 @@ from draftwire.cli.options import (
     depth_option,
     flag,
     given,
+    identity_option,
     layout_option,
     model_folder,
     utf8,
@@ -39,6 +40,7 @@ DRAFTING = (
     "depth",
     "layout",
     "wire",
+    "draft_identity",
     "deadline_ms",
     "draft_temperature",
     "no_audit",
@@ -184,6 +186,7 @@ The drafter away or another program: the run is target-only and says so; its law
     show_default=True,
     help="v1 is greedy and sends ids only; both sides must name it.",
 )
+@identity_option("--draft-identity", "the drafter")
 @click.option("--no-audit", is_flag=True, help="Do not recompute each draft's draw (AUDIT.md).")
 @click.option(
     "--device", default="cpu", show_default=True, help="Where torch puts the model: cpu, cuda, ..."

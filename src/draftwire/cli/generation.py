@@ -56,6 +56,7 @@ class GenerateOptions:
     draft_temperature: float
     deadline_ms: float | None
     wire: WireVersion
+    draft_identity: bytes
     audit: bool
     device: str
     threads: int
@@ -130,6 +131,7 @@ def _generate(
                     policy,
                     notes,
                     version=options.wire,
+                    draft_identity=options.draft_identity,
                     deadline=None if options.deadline_ms is None else options.deadline_ms / 1e3,
                     audit=options.audit,
                     security=options.security,
@@ -237,6 +239,7 @@ def ranked_target(options: GenerateOptions) -> Iterator[tuple[Target, Any] | Non
                     audit=options.audit,
                     max_depth=options.depth,
                     max_support=max(1, options.layout.support),
+                    draft_identity=options.draft_identity,
                     security=options.security,
                 )
             )

@@ -12,6 +12,7 @@ import click
 
 from draftwire.errors import ConfigurationError
 from draftwire.transport.tcp import Address
+from draftwire.wire.identity import IDENTITY_BYTES, parse_identity
 from draftwire.wire.registry import MAX_DEPTH, MAX_VOCABULARY, Layout, LayoutSet, WireVersion
 
 DEFAULT_PORT = 7711
@@ -175,6 +176,23 @@ class Text(click.ParamType[str]):
         return str(value)
 
 
+class IdentityType(click.ParamType[bytes]):
+    """The SHA-256 of a checkpoint, as ``serve`` and ``doctor`` print it."""
+
+    name = "HEX"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """Read 64 hexadecimal digits."""
+        if isinstance(value, bytes):
+            return value
+        try:
+            return parse_identity(value)
+        except ConfigurationError as error:
+            self.fail(str(error), param, ctx)
+
+
 class HostType(click.ParamType[str]):
     """An address or a name of this machine to listen on; an empty one would mean every address."""
 
@@ -213,6 +231,17 @@ def layout_option(help: str = "How q travels.") -> Callable[[Command], Command]:
         default=f"sparse:{DEFAULT_SUPPORT}",
         show_default=True,
         help=help,
+    )
+
+
+def identity_option(name: str, whose: str) -> Callable[[Command], Command]:
+    """Return the option that names the one checkpoint which the other side may have."""
+    return click.option(
+        name,
+        type=IdentityType(),
+        default=bytes(IDENTITY_BYTES),
+        show_default="any",
+        help=f"SHA-256 of the one checkpoint that {whose} may have.",
     )
 
 

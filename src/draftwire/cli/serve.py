@@ -17,6 +17,7 @@ from draftwire.cli.options import (
     Number,
     WireType,
     given,
+    identity_option,
     model_folder,
 )
 from draftwire.cli.ranks import rank_options, take_ranks
@@ -109,6 +110,7 @@ Examples:
     show_default=True,
     help="v1 is greedy and sends ids only; both sides must name it.",
 )
+@identity_option("--target-identity", "a target")
 @click.option(
     "--device", default="cpu", show_default=True, help="Where torch puts the model: cpu, cuda, ..."
 )

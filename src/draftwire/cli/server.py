@@ -43,6 +43,7 @@ class ServeOptions:
     max_support: int
     layouts: LayoutSet
     wire: WireVersion
+    target_identity: bytes
     device: str
     threads: int
     until_stdin_closes: bool
@@ -163,6 +164,7 @@ def _config(options: ServeOptions) -> DrafterConfig:
         max_support=options.max_support,
         peer=options.limits,
         shard_count=shards,
+        target_identity=options.target_identity,
     )
 
 

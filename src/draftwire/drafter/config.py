@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from draftwire.drafter.limits import PeerLimits
 from draftwire.errors import ConfigurationError
 from draftwire.wire.agreement import version_of
+from draftwire.wire.hello import ANY_IDENTITY
+from draftwire.wire.identity import require_identity
 from draftwire.wire.registry import LayoutSet, WireVersion
 
 
@@ -20,6 +22,7 @@ class DrafterConfig:
     max_reply_memory: bytes that the answers of all connections may hold; 0 = half of the memory
     that there is. max_connections: over all. max_batch: most proposals drawn at once. peer: rates
     and times. shard_count: of how many shards each reply is one (P29); 1 = whole replies.
+    target_identity: the one target checkpoint that is drafted for, all zero = any.
     """
 
     version: WireVersion = WireVersion.V2
@@ -34,6 +37,7 @@ class DrafterConfig:
     max_connections: int = 64
     max_batch: int = 32
     shard_count: int = 1
+    target_identity: bytes = ANY_IDENTITY
     peer: PeerLimits = field(default_factory=PeerLimits)
 
     def __post_init__(self) -> None:
@@ -49,6 +53,7 @@ class DrafterConfig:
         ):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be 1 or more")
+        require_identity("target_identity", self.target_identity)
         if self.max_reply_memory < 0:
             raise ConfigurationError("max_reply_memory must be 0 or more")
         if 0 < self.peer.max_positions < self.max_depth:

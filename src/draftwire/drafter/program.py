@@ -54,6 +54,7 @@ def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
         max_context=config.max_context,
         max_reply_bytes=config.max_reply_bytes,
         shard_count=config.shard_count,
+        peer_identity=config.target_identity,
     )
 
 
@@ -105,9 +106,12 @@ class DrafterProgram(Generic[Context]):
     def warm_up(self) -> None:
         """Compile the arithmetic, or load it from its cache, so that no round pays for it.
 
-        Says in the log what memory answers may come to hold.
+        Says in the log which checkpoint this is, and what memory answers may come to hold.
         """
         prepare()
+        identity = self.engine.identity.hex()
+        text = f"this drafter's checkpoint is {identity} (a verifier's --draft-identity)"
+        log_event(_LOG, logging.INFO, "checkpoint", text, identity=identity)
         memory_at_most(self.config, self._answer, self.memory.most)
 
     def connect(self, spare: int = 0) -> Connection[Context] | None:

@@ -128,6 +128,15 @@ class KeyedWords:
         self._keys = {domain: request.key(domain) for domain in Domain}
         self._shift = 32 - bits
 
+    @property
+    def bits(self) -> int:
+        """Width of a word."""
+        return 32 - self._shift
+
+    def key(self, domain: Domain) -> tuple[int, int]:
+        """KEY(domain) as two u32, lane 0 first: for what computes the same words elsewhere."""
+        return self._keys[domain]
+
     def words(self, address: Address) -> Iterator[int]:
         """The words of ``address``, number 0 first; ends after 2^34."""
         return _stream(self._keys[address.domain], address, self._shift)

@@ -1,13 +1,21 @@
-"""First words of many positions in one compiled call; equal to :mod:`draftwire.exact.words`."""
+"""First words of many positions, or of one U, in one compiled call; equal to ``exact.words``."""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
-from draftwire.exact.words import WORD_BITS
+from draftwire.exact.words import (
+    WORD_BITS,
+    Address,
+    Domain,
+    KeyedWords,
+    RequestKey,
+    WordSource,
+)
 from draftwire.kernels.jit import compiled
 
 if TYPE_CHECKING:
@@ -67,16 +75,51 @@ def fill_words(
 ) -> None:
     """Word number 0 of each position from ``first_position`` on, into ``words``."""
     for index in range(words.size):
-        c0, c1 = np.uint64(0), np.uint64(first_position + index)
-        c2, c3 = np.uint64(round_), np.uint64(generation)
-        k0, k1 = np.uint64(low), np.uint64(high)
-        for _ in range(10):
-            product_0 = _MULTIPLIER_0 * c0
-            product_1 = _MULTIPLIER_1 * c2
-            c0 = (product_1 >> _HALF) ^ c1 ^ k0
-            c1 = product_1 & _U32
-            c2 = (product_0 >> _HALF) ^ c3 ^ k1
-            c3 = product_0 & _U32
-            k0 = (k0 + _WEYL_0) & _U32
-            k1 = (k1 + _WEYL_1) & _U32
-        words[index] = np.int64(c0 >> _SHIFT)
+        lane, _ = _lanes(low, high, generation, round_, first_position + index)
+        words[index] = np.int64(lane >> _SHIFT)
+
+
+def first_bits(
+    source: WordSource, generation: int, round_: int, position: int, domain: Domain
+) -> int:
+    """The first 48 bits of U at an address, of its first two words (A15).
+
+    Errors: ArithmeticRefusalError OUT_OF_RANGE for an address over 32 bits.
+    """
+    fits = (generation | round_ | position) >> 32 == 0
+    if fits and isinstance(source, KeyedWords) and source.bits == WORD_BITS:
+        low, high = source.key(domain)
+        return int(_first_bits(low, high, generation, round_, position))
+    upper, lower = islice(source.words(Address(generation, round_, position, domain)), 2)
+    return upper << WORD_BITS | lower
+
+
+def prepare() -> None:
+    """Compile what reads the words of a round, or load it from the cache."""
+    first_bits(KeyedWords(RequestKey(0)), 1, 1, 0, Domain.TARGET_ONLY)
+
+
+@compiled
+def _first_bits(low: int, high: int, generation: int, round_: int, position: int) -> int:
+    lane_0, lane_1 = _lanes(low, high, generation, round_, position)
+    return int(np.int64(lane_0 >> _SHIFT) << WORD_BITS | np.int64(lane_1 >> _SHIFT))
+
+
+@compiled
+def _lanes(
+    low: int, high: int, generation: int, round_: int, position: int
+) -> tuple[np.uint64, np.uint64]:
+    """The first two lanes of the first block at an address."""
+    c0, c1 = np.uint64(0), np.uint64(position)
+    c2, c3 = np.uint64(round_), np.uint64(generation)
+    k0, k1 = np.uint64(low), np.uint64(high)
+    for _ in range(10):
+        product_0 = _MULTIPLIER_0 * c0
+        product_1 = _MULTIPLIER_1 * c2
+        c0 = (product_1 >> _HALF) ^ c1 ^ k0
+        c1 = product_1 & _U32
+        c2 = (product_0 >> _HALF) ^ c3 ^ k1
+        c3 = product_0 & _U32
+        k0 = (k0 + _WEYL_0) & _U32
+        k1 = (k1 + _WEYL_1) & _U32
+    return c0, c1

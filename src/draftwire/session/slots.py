@@ -13,7 +13,7 @@ the slots made them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, TypeVar
@@ -88,6 +88,9 @@ class Slots(Generic[Buffer]):
     What a claim may not do, because it is over or because it is not its turn, does nothing.
     """
 
+    on_release: Callable[[Buffer], None] | None = None
+    """Called with the buffer of a slot that becomes free, before another round can be given it."""
+
     def __init__(self, buffers: Iterable[Buffer]) -> None:
         """Take over the buffers, all there will ever be."""
         self._slots = [_Slot(buffer) for buffer in buffers]
@@ -117,5 +120,7 @@ class Slots(Generic[Buffer]):
         if following is None or slot.tenure != claim.tenure:
             return None
         slot.tenure += following is _FREE  # before anybody can be given the slot
+        if following is _FREE and self.on_release is not None:
+            self.on_release(slot.buffer)
         slot.state = following
         return slot.buffer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from draftwire.wire.hello import ANY_IDENTITY, hello_of
-from draftwire.wire.identity import ModelIdentity
+from draftwire.wire.identity import ModelIdentity, require_identity
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import Adaptation, LayoutSet, Role, WireVersion
 
@@ -24,6 +24,7 @@ def verifier_hello(
     draft_identity, adaptation: the drafter that is expected; all zero and ANY take any whose
     tokenizer and vocabulary are the target's. shard_count: of how many shards each reply is one.
     """
+    require_identity("draft_identity", draft_identity)
     both = LayoutSet.DENSE | LayoutSet.SPARSE
     return hello_of(
         Role.VERIFIER,

@@ -11,6 +11,7 @@ from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.request import ClientRequest
+from draftwire.wire.hello import ANY_IDENTITY
 from draftwire.wire.identity import ModelIdentity
 from draftwire.wire.messages import ProposalPolicy
 
@@ -37,6 +38,7 @@ class RankClient(RemoteDrafter):
         max_sessions: int = 64,
         max_depth: int = 16,
         max_support: int = 1024,
+        draft_identity: bytes = ANY_IDENTITY,
         security: Security | None = None,
     ) -> None:
         """Remember the address; nothing is sent yet. Raises ConfigurationError."""
@@ -49,6 +51,7 @@ class RankClient(RemoteDrafter):
             max_sessions=max_sessions,
             max_depth=max_depth,
             max_support=max_support,
+            draft_identity=draft_identity,
             security=security,
             shard_count=1 if shard is None else shard.size,
         )

@@ -9,9 +9,11 @@ import hashlib
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from draftwire.errors import PairMismatchError
+from draftwire.errors import ConfigurationError, PairMismatchError
+
+IDENTITY_BYTES: Final = 32  # SHA-256
 
 
 class ModelIdentity(Protocol):
@@ -69,6 +71,28 @@ class IdMap:
         """Return the 32 bytes of HELLO's ``id_map_hash``: V as u32, then the ids as i32."""
         packed = struct.pack(f"<I{len(self.ids)}i", self.vocab_size, *self.ids)
         return labelled_sha256("draftwire id map v1", (packed,))
+
+
+def parse_identity(text: object) -> bytes:
+    """Return the 32 bytes of an identity as ``serve`` and ``doctor`` print it.
+
+    Raises ConfigurationError for anything but 64 hexadecimal digits.
+    """
+    try:
+        identity = bytes.fromhex(text) if isinstance(text, str) else b""
+    except ValueError:
+        identity = b""
+    if len(identity) != IDENTITY_BYTES or len(str(text)) != 2 * IDENTITY_BYTES:
+        raise ConfigurationError(
+            f"an identity is a SHA-256, {2 * IDENTITY_BYTES} hexadecimal digits, not {text!r}"
+        )
+    return identity
+
+
+def require_identity(name: str, identity: bytes) -> None:
+    """Raise ConfigurationError for a configured identity that is none; all zero = any."""
+    if len(identity) != IDENTITY_BYTES:
+        raise ConfigurationError(f"{name} must be {IDENTITY_BYTES} bytes, not {len(identity)}")
 
 
 def id_map_hash(ids: Sequence[int], vocab_size: int) -> bytes:

@@ -19,6 +19,7 @@ from draftwire.session.slot_buffers import SlotPlan
 from draftwire.transport.security import SECURITY, Security, contradiction, security_of
 from draftwire.transport.tcp import Address
 from draftwire.transport.tls import Tls, TlsFiles, parse_fingerprint
+from draftwire.wire.identity import parse_identity
 from draftwire.wire.registry import MAX_DEPTH, MAX_VOCABULARY, Layout
 
 PACKAGE: Final = "draftwire.engines.vllm"
@@ -195,12 +196,9 @@ def _kernels(value: Any) -> dict[str, Any]:
 
 def _draft_identity(value: Any) -> dict[str, Any]:
     try:
-        identity = bytes.fromhex(value)
-    except (TypeError, ValueError):
-        identity = b""
-    if len(identity) != 32:
-        raise ConfigurationError("draft_identity must be 64 hexadecimal digits (a SHA-256)")
-    return {"draft_identity": identity}
+        return {"draft_identity": parse_identity(value)}
+    except ConfigurationError as error:
+        raise ConfigurationError(f"draft_identity: {error}") from error
 
 
 def _security(given: Mapping[str, Any]) -> Security | None:
