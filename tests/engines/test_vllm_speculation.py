@@ -399,3 +399,34 @@ def test_words_come_from_the_domain_that_owns_the_draw() -> None:
 
         law_of(run, 2)
     assert seen == set(Domain)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_step_of_many_requests_is_one_call_with_the_tokens_of_each_alone(greedy: bool) -> None:
+    """Rows of prompts that commit nothing lie between theirs."""
+    names = [f"r{index}" for index in range(4)]
+
+    def texts(*, together: bool) -> list[tuple[int, ...]]:
+        with keyed_state(quarters) as speculation:
+            got = dict.fromkeys(names, PROMPT)
+            drafts: dict[str, tuple[int, ...]] = {}
+            for name in names:
+                speculation.begin(name, PROMPT, int(name[1:]), drafted=True)
+            for _ in range(6):
+                requests, rows = [], [np.full((1, V), np.nan, np.float32)]
+                for name in names:
+                    active, scheduled = speculation.requests[name], drafts.get(name, ())
+                    first = sum(map(len, rows))
+                    requests.append(VerifyRequest(active, first, scheduled, greedy))
+                    rows += [scores_of(two_of_three, got[name], scheduled), rows[0]]
+                scores = np.concatenate(rows)
+                steps = [requests] if together else [[each] for each in requests]
+                tokens = [each for step in steps for each in speculation.verify_step(scores, step)]
+                got = {name: got[name] + each for name, each in zip(names, tokens, strict=True)}
+                wanted = [ProposeRequest(name, POLICY) for name in names]
+                drafts = speculation.propose(wanted, 1.0)
+                assert len(drafts) == len(names)
+            speculation.close()
+        return list(got.values())
+
+    assert texts(together=True) == texts(together=False)
