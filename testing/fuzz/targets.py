@@ -17,14 +17,12 @@ from random import Random
 import numpy as np
 
 from draftwire.conformance.vectors import open_vectors
-from draftwire.conformance.wire import exact_counts, kernel_counts
+from draftwire.conformance.wire import compiled_counts, exact_counts
 from draftwire.errors import ConfigurationError, ProtocolError
-from draftwire.rows.packed import read_packed
 from draftwire.transport.keys import PresharedKey
 from draftwire.wire import agreement, codec
-from draftwire.wire.messages import Reply, ReplyRow, Step
+from draftwire.wire.messages import Reply, ReplyRows, Step
 from draftwire.wire.registry import Layout, MessageType, WireVersion
-from draftwire.wire.rows import PackedRows
 from spec.generators.vectors import frames as good
 from spec.oracle import messages
 from spec.oracle.frames import Refused, crc32c, read_fields, table_bytes
@@ -122,7 +120,7 @@ def raw_role(data: bytes) -> None:
 
 
 def rows(data: bytes) -> None:
-    """The q's of a reply, by the plain decoder, the vectorised ones and the oracle (P14)."""
+    """The q's of a reply, by the plain decoder, the compiled one and the oracle (P14)."""
     if len(data) < 4:
         return
     layout = Layout(data[0] % 3)
@@ -146,47 +144,38 @@ def check_rows(body: bytes, layout: Layout, vocab_size: int, support: int, depth
     size = agreement.q_bytes(layout, support)
     head = {**good.REPLY, "layout": layout, "first_position": 3, "support": support}
     head |= {"shard_end": vocab_size, "depth": depth, "rows": []}
-    plain = []
     for at in range(0, len(body), 16 + size):
         row, rest = read_fields("POSITION", body[at:])
         head["rows"].append({**row, "q": rest[:size]})
-        numbers = [int(row[name]) for name in ("position", "token", "entries", "checksum")]
-        plain.append(ReplyRow(numbers[0], numbers[1], numbers[2], numbers[3], rest[:size]))
     expected: object
     try:
         expected = messages.read_rows(head, {"vocab_size": vocab_size})
     except Refused as refusal:
         expected = refusal.code
-    every = {"packed": PackedRows(body, size), "row by row": tuple(plain)}
-    for name, each in every.items():
-        reply = Reply(
-            session=7,
-            slot=1,
-            layout=layout,
-            generation=1,
-            round=1,
-            first_position=3,
-            prefix_digest=bytes(16),
-            context_version=0,
-            shard_index=0,
-            shard_count=1,
-            shard_begin=0,
-            shard_end=vocab_size,
-            support=support,
-            rows=each,
-        )
-        for decoder in (exact_counts, kernel_counts):
-            found: object
-            try:
-                found = decoder(reply, vocab_size)
-            except ProtocolError as error:
-                found = error.code.name
-            if found != expected:
-                raise Disagreement(f"{name}, {decoder.__name__}: {found}, not {expected}")
-    if layout is Layout.SPARSE:
-        quick = read_packed(PackedRows(body, size), 3, vocab_size)
-        if (quick is not None) != isinstance(expected, list):
-            raise Disagreement(f"the packed reader takes {quick}, and it is {expected}")
+    reply = Reply(
+        session=7,
+        slot=1,
+        layout=layout,
+        generation=1,
+        round=1,
+        first_position=3,
+        prefix_digest=bytes(16),
+        context_version=0,
+        shard_index=0,
+        shard_count=1,
+        shard_begin=0,
+        shard_end=vocab_size,
+        support=support,
+        rows=ReplyRows(body, size),
+    )
+    for decoder in (exact_counts, compiled_counts):
+        found: object
+        try:
+            found = decoder(reply, vocab_size)
+        except ProtocolError as error:
+            found = error.code.name
+        if found != expected:
+            raise Disagreement(f"{decoder.__name__}: {found}, not {expected}")
 
 
 def hellos(data: bytes) -> None:

@@ -26,6 +26,7 @@ from draftwire.wire.messages import (
     ProposalPolicy,
     Reply,
     ReplyRow,
+    ReplyRows,
     Reset,
     Step,
 )
@@ -177,7 +178,7 @@ def replies(draw: st.DrawFn, agreed: Agreed) -> Reply:
         shard_begin=0,
         shard_end=agreed.vocab_size,
         support=width,
-        rows=tuple(rows),
+        rows=ReplyRows.of(rows),
     )
 
 
@@ -313,7 +314,7 @@ REPLY = Reply(
     shard_begin=0,
     shard_end=11,
     support=3,
-    rows=tuple(ReplyRow(6 + i, 4, 2, 99, bytes(range(24))) for i in range(2)),
+    rows=ReplyRows.of(ReplyRow(6 + i, 4, 2, 99, bytes(range(24))) for i in range(2)),
 )
 COMPLETE = Complete(7, 1, Status.OK, 2, 3, 6, bytes(range(16)), 4, 144, 77)
 COMMIT = Commit(7, 2, 3, Outcome.BONUS, 2, 9, 9, bytes(range(16)))

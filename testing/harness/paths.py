@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,15 +9,15 @@ from typing import Any
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.propose import ProposalSource
-from draftwire.drafter.server import DrafterServer
 from draftwire.exact.words import ProposalWords
 from draftwire.transport.channel import Channel, Part
-from draftwire.transport.tcp import TcpChannel, listen
+from draftwire.transport.tcp import TcpChannel
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.registry import WireVersion
 from testing.harness.memory import MemoryPair
+from testing.harness.servers import serving
 from testing.toys.models import ToyDrafter, ToyTarget
 
 PATHS = ("colocated", "memory", "tcp")
@@ -89,21 +88,6 @@ class MemoryChannel:
     def close(self) -> None:
         self.pair.verifier.close()
         self.program.disconnect(self.connection)
-
-
-@contextmanager
-def serving(program: DrafterProgram[Any]) -> Iterator[DrafterServer[Any]]:
-    """Serve a program on loopback TCP in a thread."""
-    program.warm_up()
-    server = DrafterServer(program, listen("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-        thread.join(10)
-        assert not thread.is_alive()
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -64,21 +63,14 @@ def serving(pair: Pair) -> Serving:
     """Serve a tiny drafter in a thread, with the limits that a test needs; yields its address."""
 
     @contextmanager
-    def serve(folder: Path | None = None, tls: Any = None, **limits: Any) -> Iterator[str]:
+    def serve(folder: Path | None = None, security: Any = None, **limits: Any) -> Iterator[str]:
         from draftwire.drafter.program import DrafterConfig, DrafterProgram
-        from draftwire.drafter.server import DrafterServer
         from draftwire.engines.hf import HfDraftEngine
-        from draftwire.transport.tcp import listen
+        from testing.harness.servers import serving
 
         engine = HfDraftEngine.from_folder(folder or pair.drafter)
         program = DrafterProgram(engine, DrafterConfig(**limits))
-        with DrafterServer(program, listen("127.0.0.1", 0), tls) as server:
-            thread = threading.Thread(target=server.run)
-            thread.start()
-            try:
-                yield str(server.address)
-            finally:
-                server.stop()
-                thread.join(10)
+        with serving(program, security) as server:
+            yield str(server.address)
 
     return serve

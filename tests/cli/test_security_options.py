@@ -13,7 +13,7 @@ import pytest
 from draftwire.cli.security import take_security
 from draftwire.errors import ExitCode
 from draftwire.transport.keys import PresharedKey, write_new_key
-from draftwire.transport.tls import Tls, TlsFiles
+from draftwire.transport.tls import TlsFiles
 from testing.harness.certificates import fingerprint, tls_files
 from tests.cli.conftest import Cli, Pair, Serving
 
@@ -144,9 +144,9 @@ def test_generate_with_certificates(cli: Cli, pair: Pair, serving: Serving, tmp_
             *("--tls-ca", str(files.trusted)),
         )
 
-    theirs = Tls(tls_files(tmp_path, "drafter"), server=True)
+    theirs = tls_files(tmp_path, "drafter")
     ours = flags(tls_files(tmp_path, "verifier"))
-    with serving(tls=theirs) as address:
+    with serving(security=theirs) as address:
         good = generated(cli, pair, address, *ours)
         assert good.code == ExitCode.OK and "acceptance by position" in good.err
         pinned = ("--tls-fingerprint", fingerprint("drafter").hex(":"))

@@ -11,7 +11,7 @@ from draftwire.cli.sizes import framed_bytes, payload_bytes
 from draftwire.errors import ExitCode
 from draftwire.wire.codec import encode
 from draftwire.wire.frames import encode_frame
-from draftwire.wire.messages import Complete, Reply, ReplyRow
+from draftwire.wire.messages import Complete, Reply, ReplyRow, ReplyRows
 from draftwire.wire.registry import Layout, MessageType, Status, WireVersion
 from tests.cli.conftest import Cli
 
@@ -98,7 +98,7 @@ def test_framed_bytes_are_those_of_the_real_encoder(choice: LayoutChoice, depth:
         shard_begin=0,
         shard_end=vocab,
         support=choice.support or vocab,
-        rows=[row] * depth,
+        rows=ReplyRows.of([row] * depth),
     )
     complete = Complete(1, 0, Status.OK, 1, 1, 1, digest, 0, 0, 0)
     frames = [

@@ -7,20 +7,18 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 
 from draftwire.drafter.counters import TurnedAway
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.server import DrafterServer
 from draftwire.errors import ProtocolErrorCode
 from draftwire.session.reasons import DropReason
-from draftwire.transport.tcp import Address, listen
+from draftwire.transport.tcp import Address
 from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.local import LocalDrafter
@@ -28,25 +26,15 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
+from testing.harness.servers import ThreadedServer, serving
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
 POLICY = ProposalPolicy(Layout.DENSE, 4, 1.0)
 
 
-@contextmanager
-def served(config: DrafterConfig | None = None) -> Iterator[tuple[DrafterServer, threading.Thread]]:
-    program = DrafterProgram(ToyDrafter(mixed(V, 1), V), config or DrafterConfig())
-    program.warm_up()
-    server = DrafterServer(program, listen("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        yield server, thread
-    finally:
-        server.stop()
-        thread.join(10)
-        assert not thread.is_alive()
+def served(config: DrafterConfig | None = None) -> AbstractContextManager[ThreadedServer[Any]]:
+    return serving(DrafterProgram(ToyDrafter(mixed(V, 1), V), config or DrafterConfig()))
 
 
 def target() -> ToyTarget:
@@ -59,7 +47,7 @@ def text(drafter: RemoteDrafter, tokens: int, seed: int = 1):  # type: ignore[no
 
 def test_open_sessions_finish_and_new_ones_are_declined() -> None:
     with (
-        served() as (server, thread),
+        served() as server,
         RemoteDrafter(server.address, target(), deadline=20.0) as drafter,
     ):
         alone = [e.token for e in text(drafter, 60)]
@@ -72,25 +60,25 @@ def test_open_sessions_finish_and_new_ones_are_declined() -> None:
         late = text(drafter, 10, seed=5)
         assert {e.kind for e in late} == {Kind.TARGET_ONLY}
         assert late.report.misses[DropReason.DECLINED_SHUTTING_DOWN] >= 1
-        assert thread.is_alive() and server.draining
+        assert server.thread.is_alive() and server.draining
         whole = [*begun, *running]
         assert [e.token for e in whole] == alone  # nothing of its drafting was lost
         assert not running.report.misses
         late.close()
-        thread.join(10)
-        assert not thread.is_alive()
+        server.thread.join(10)
+        assert not server.thread.is_alive()
 
 
 def test_a_drain_that_takes_too_long_ends_and_the_text_goes_on() -> None:
     with (
-        served() as (server, thread),
+        served() as server,
         RemoteDrafter(server.address, target(), deadline=20.0) as drafter,
     ):
         running = text(drafter, 80)
         [next(running) for _ in range(10)]
         server.drain(0.2)
-        thread.join(10)
-        assert not thread.is_alive()
+        server.thread.join(10)
+        assert not server.thread.is_alive()
         assert len(list(running)) == 70
         misses = running.report.misses
         assert misses[DropReason.DECLINED_SHUTTING_DOWN] == 1
@@ -101,23 +89,23 @@ def test_a_drain_that_takes_too_long_ends_and_the_text_goes_on() -> None:
 
 def test_an_idle_server_drains_at_once_and_the_second_request_stops() -> None:
     with (
-        served() as (server, thread),
+        served() as server,
         RemoteDrafter(server.address, target(), deadline=20.0) as drafter,
     ):
         drafter.connect()
         server.drain(60.0)
-        thread.join(10)
-        assert not thread.is_alive()
+        server.thread.join(10)
+        assert not server.thread.is_alive()
     with (
-        served() as (server, thread),
+        served() as server,
         RemoteDrafter(server.address, target(), deadline=20.0) as drafter,
     ):
         running = text(drafter, 50)
         next(running)
         server.drain(60.0)
         server.drain(60.0)
-        thread.join(10)
-        assert not thread.is_alive()
+        server.thread.join(10)
+        assert not server.thread.is_alive()
         running.close()
 
 
@@ -171,7 +159,7 @@ def test_both_sides_count_the_same() -> None:
 
 def test_what_a_stranger_costs_is_counted() -> None:
     config = DrafterConfig(max_connections=1, peer=PeerLimits(max_half_open=1))
-    with served(config) as (server, _), socket.create_connection(server.address) as stranger:
+    with served(config) as server, socket.create_connection(server.address) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
         while stranger.recv(4096):
             continue
@@ -188,13 +176,13 @@ def test_the_log_tells_of_connections_and_drains_and_never_of_text(
 ) -> None:
     caplog.set_level(logging.DEBUG, "draftwire")
     with (
-        served() as (server, thread),
+        served() as server,
         RemoteDrafter(server.address, target(), deadline=20.0) as drafter,
     ):
         running = text(drafter, 40)
         next(running)
         server.drain(0.1)
-        thread.join(10)
+        server.thread.join(10)
         list(running)
     events = [getattr(record, "draftwire_fields", {}).get("event") for record in caplog.records]
     wanted = ["connection_opened", "drafter_found", "draining", "ended", "connection_closed"]

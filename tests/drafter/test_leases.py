@@ -20,6 +20,7 @@ from draftwire.errors import ConfigurationError, TransportError
 from draftwire.session.link import Link
 from draftwire.session.reasons import DropReason
 from draftwire.session.verifier_session import VerifierSession
+from draftwire.transport.tcp import TcpChannel
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.connected import KEEP_SECONDS
 from draftwire.verifier.generate import Kind, generate
@@ -28,7 +29,9 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import Cancel, ProposalPolicy
 from draftwire.wire.registry import Layout, MessageType, Outcome
-from testing.harness.paths import Clock, MemoryChannel, MemoryPair, serving
+from testing.harness.paths import Clock, MemoryChannel, MemoryPair
+from testing.harness.servers import serving
+from testing.harness.verifiers import HandVerifier
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
@@ -93,13 +96,11 @@ def test_a_peer_that_is_silent_for_its_lease_loses_connection_and_sessions(
     caplog.set_level(logging.INFO, "draftwire")
     program = program_of(lease_seconds=2.5, yield_seconds=0.1)  # long: machines are busy
     with serving(program) as server, remote(server.address) as speaks:
-        mute, idle = remote(server.address), remote(server.address)
+        mute = HandVerifier.to(server.address, ToyTarget(mixed(V, 1), V))
+        idle = remote(server.address)
         idle.connect()
-        mute.connect()
-        request = mute.open((1, 2), 5)
-        assert mute._link is not None and mute._channel is not None
-        mute._link.send(request.asking.ask(POLICY, 0.0, 1.0))
-        mute._channel.send(mute._link.outgoing(), time.monotonic() + 5)
+        assert mute.agree()
+        mute.send(mute.session().ask(POLICY, 0.0, 1.0))
         until(lambda: program.open_sessions == 1)
         began = time.monotonic()
         while program.counters.leases[LeaseEnd.EXPIRED] < 2:
@@ -136,8 +137,7 @@ def test_the_longest_idle_one_makes_way_for_a_verifier_and_for_nobody_else() -> 
             assert not any(program.counters.leases.values())  # strangers displace nobody
             third.connect()
             assert program.counters.leases[LeaseEnd.GAVE_WAY] == 1
-        link = second._link
-        assert second.ping() and second._link is link
+        assert second.ping() and second.counters.connections == 1
         assert third.ping()
         with pytest.raises(TransportError):
             first.ping()
@@ -175,27 +175,28 @@ def test_a_request_that_pauses_says_ping_and_no_more_often_than_needed() -> None
     ) as client:
         request = client.open((1,), 7)
         client.connect()
-        link = client._link
-        assert link is not None
+        (connection,) = program.connections
         for _ in range(100):
             clock.now += KEEP_SECONDS / 10
             request.skip()
             request.commit(Outcome.TARGET_ONLY, 0, [1])
-        assert client._link is link
-        assert 9 <= link.sent[MessageType.PING] <= 10
-        assert link.received[MessageType.PONG] >= 8
+        assert program.connections == {connection} and client.counters.connections == 1
+        assert 9 <= connection.received[MessageType.PING] <= 10
+        assert connection.sent[MessageType.PONG] >= 8
         request.close()
 
 
 def test_both_ends_of_tcp_notice_that_the_other_machine_is_gone() -> None:
-    with serving(program_of()) as server, remote(server.address) as drafter:
-        drafter.connect()
-        accepted = next(iter(server._peers)).stream.socket
-        for each in (accepted, drafter._channel._socket):  # type: ignore[union-attr]
+    with serving(program_of()) as server:
+        channel = TcpChannel.connect(server.address, time.monotonic() + 10)
+        until(lambda: bool(server.peers))
+        accepted = next(iter(server.peers)).stream.socket
+        for each in (accepted, channel.raw_socket):
             assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             for name, value in {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}.items():
                 if hasattr(socket, name):
                     assert each.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
+        channel.close()
 
 
 def test_leases_that_cannot_hold_are_refused() -> None:

@@ -26,7 +26,8 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import Cancel, Complete, ProposalPolicy, Step
 from draftwire.wire.registry import Layout, Outcome
-from testing.harness.paths import serving
+from testing.harness.servers import serving
+from testing.harness.verifiers import HandVerifier
 from testing.toys.models import ToyContext, ToyDrafter, ToyTarget, mixed
 
 V = 11
@@ -92,26 +93,33 @@ def steps(link: Link) -> Iterator[Step]:
             each.commit(0, Outcome.TARGET_ONLY, 1)
 
 
+@contextlib.contextmanager
+def by_hand(address: Address, seconds: float) -> Iterator[HandVerifier]:
+    """A verifier whose waits take so long at most."""
+    made = HandVerifier.to(address, ToyTarget(mixed(V, 1), V), seconds=seconds)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
 def flood(address: Address, program: DrafterProgram[ToyContext], ended: threading.Event) -> None:
     """Ask without waiting or reading, with some STEPs in slots that are another session's."""
     while not ended.is_set():
-        with contextlib.suppress(OSError), socket.create_connection(address) as peer:
-            peer.settimeout(0.05)
-            link = Link(verifier_hello(ToyTarget(mixed(V, 1), V)), 0.0)
-            link.start()
-            peer.sendall(b"".join(link.outgoing()))
-            while link.agreed is None and not ended.is_set():
+        with contextlib.suppress(OSError), by_hand(address, seconds=0.05) as verifier:
+            verifier.say_hello()
+            while verifier.link.agreed is None and not ended.is_set():
                 with contextlib.suppress(TimeoutError):
-                    link.filled(peer.recv_into(link.buffer()), 0.0)
-            if link.agreed is None:
+                    list(verifier.read())
+            if verifier.link.agreed is None:
                 return
-            for number, step in enumerate(steps(link)):
-                link.send(step)
+            for number, step in enumerate(steps(verifier.link)):
+                verifier.link.send(step)
                 if number % 3 == 0:
-                    beyond = VerifierSession(1, 1 + number % 7, (1,), 5, link.agreed)
-                    link.send(beyond.ask(POLICY, 0.0, 1.0))
+                    beyond = verifier.session(1, (1,), slot=1 + number % 7)
+                    verifier.link.send(beyond.ask(POLICY, 0.0, 1.0))
                 if number % 50 == 49:
-                    peer.sendall(b"".join(link.outgoing()))
+                    verifier.flush()
                     assert program.queued <= (VERIFIERS + 1) * SESSIONS
                 if ended.is_set():
                     return
@@ -149,25 +157,22 @@ def long_prompts(
 ) -> None:
     """Ask in four sessions at once after 4,000 new tokens each, and again as soon as answered."""
     rng = random.Random(7)
-    with contextlib.suppress(OSError), socket.create_connection(address) as peer:
-        peer.settimeout(0.05)
-        link = Link(verifier_hello(ToyTarget(mixed(V, 1), V)), 0.0)
+    with contextlib.suppress(OSError), by_hand(address, seconds=0.05) as verifier:
+        link = verifier.link
         link.start()
         number, open_now = 0, 0
         while not ended.is_set():
             while link.agreed is not None and open_now < 4:
                 number, open_now = number + 1, open_now + 1
                 prompt = [rng.randrange(V) for _ in range(4000)]
-                asking = VerifierSession(number, number % 4, prompt, 5, link.agreed)
+                asking = verifier.session(number, prompt, slot=number % 4)
                 link.send(asking.ask(POLICY, 0.0, 1.0))
-            peer.sendall(b"".join(link.outgoing()))
+            verifier.flush()
             with contextlib.suppress(TimeoutError):
-                event = link.filled(peer.recv_into(link.buffer()), 0.0)
-                while event is not None:
+                for event in verifier.read():
                     if isinstance(event, Received) and isinstance(event.message, Complete):
                         link.send(Cancel(event.message.session, event.message.generation))
                         open_now -= 1
-                    event = link.filled(0, 0.0)
 
 
 def test_a_verifier_of_long_prompts_leaves_its_neighbour_all_rounds() -> None:

@@ -20,16 +20,14 @@ from draftwire.drafter.leases import Leases
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.server import DrafterServer
-from draftwire.session.link import Link
-from draftwire.session.verifier_session import VerifierSession
-from draftwire.transport.tcp import Address, listen
+from draftwire.transport.tcp import Address, TcpChannel, listen
 from draftwire.verifier.generate import generate
-from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
-from testing.harness.paths import serving
+from testing.harness.servers import serving
+from testing.harness.verifiers import HandVerifier
 from testing.toys.models import ToyContext, ToyDrafter, ToyTarget, mixed
 
 V = 11
@@ -37,7 +35,7 @@ POLICY = ProposalPolicy(Layout.SPARSE, 1, 1.0, support=5)
 
 
 @dataclass
-class AckedPrefix(ToyDrafter):
+class HeldEngine(ToyDrafter):
     """An engine whose batches last until the test lets them end."""
 
     entered: threading.Event = field(default_factory=threading.Event)
@@ -57,52 +55,25 @@ class AckedPrefix(ToyDrafter):
         self.go_on.set()
 
 
-class Caller:
+class Caller(HandVerifier):
     """A verifier by hand, who says each thing when the test wants it."""
 
     def __init__(self, address: Address) -> None:
-        self.socket = socket.create_connection(address)
-        self.socket.settimeout(20)
-        self.link = Link(verifier_hello(ToyTarget(mixed(V, 1), V)), 0.0)
-
-    def greet(self) -> None:
-        self.link.start()
-        self.send()
-
-    def agree(self) -> bool:
-        """Say HELLO, if that has not been said, and wait for its answer."""
-        if not any(self.link.sent.values()):
-            self.greet()
-        while self.link.agreed is None:
-            count = self.socket.recv_into(self.link.buffer())
-            if not count:
-                return False
-            self.link.filled(count, 0.0)
-        return True
+        channel = TcpChannel.connect(address, time.monotonic() + 20)
+        super().__init__(channel, ToyTarget(mixed(V, 1), V))
 
     def ask(self) -> None:
-        asking = VerifierSession(1, 0, (1, 2), 5, self.link.agreed)
-        self.link.send(asking.ask(POLICY, 0.0, 1.0))
-        self.send()
-
-    def ping(self) -> None:
-        self.link.ping(1, 0.0)
-        self.send()
+        self.send(self.session().ask(POLICY, 0.0, 1.0))
 
     def alive(self) -> bool:
         """Whether the connection is still there: what it was sent is answered."""
         self.ping()
-        while self.socket.recv_into(self.link.buffer()):
-            return True
-        return False
-
-    def send(self) -> None:
-        self.socket.sendall(b"".join(self.link.outgoing()))
+        return self.heard()
 
 
 @contextmanager
-def held(**config: Any) -> Iterator[tuple[AckedPrefix, DrafterProgram[ToyContext], Address]]:
-    engine = AckedPrefix(mixed(V, 1), V)
+def held(**config: Any) -> Iterator[tuple[HeldEngine, DrafterProgram[ToyContext], Address]]:
+    engine = HeldEngine(mixed(V, 1), V)
     program = DrafterProgram(engine, DrafterConfig(**config))
     with serving(program) as server:
         try:
@@ -129,13 +100,13 @@ def test_a_hello_that_waits_while_a_batch_is_drawn_is_not_too_slow() -> None:
         until(lambda: len(program.connections) == 2)
         first.ask()
         assert engine.entered.wait(10)
-        late.greet()
+        late.say_hello()
         time.sleep(1.0)
         engine.go_on.set()
         assert late.agree()
         assert not program.counters.turned_away[TurnedAway.TOO_SLOW]
         mute = Caller(address)  # but one that says nothing is
-        assert not mute.socket.recv(1)
+        assert not mute.heard()
         assert program.counters.turned_away[TurnedAway.TOO_SLOW] == 1
 
 
@@ -147,17 +118,17 @@ def test_a_stranger_is_judged_though_bytes_of_another_wait_all_along() -> None:
     with DrafterServer(program, listen("127.0.0.1", 0)) as server:
         speaker, mute = (socket.create_connection(server.address) for _ in range(2))
         with speaker, mute:
-            while len(server._peers) < 2:
-                server._turn()
-            busy = min(server._peers, key=lambda peer: peer.deadline)
+            while len(server.peers) < 2:
+                server.turn()
+            busy = min(server.peers, key=lambda peer: peer.deadline)
             busy.deadline = float("inf")  # it is no stranger
             end = time.monotonic() + 5
             while not program.counters.turned_away[TurnedAway.TOO_SLOW]:
                 assert time.monotonic() < end
-                server._unread.add(busy)
-                server._turn()
-            assert busy in server._peers
-            assert len(server._peers) == 1
+                server.unread.add(busy)
+                server.turn()
+            assert busy in server.peers
+            assert len(server.peers) == 1
 
 
 def test_a_verifier_that_asked_while_a_batch_was_drawn_keeps_its_place() -> None:
@@ -171,7 +142,7 @@ def test_a_verifier_that_asked_while_a_batch_was_drawn_keeps_its_place() -> None
         until(lambda: len(program.connections) == 3)
         asks.ask()
         assert engine.entered.wait(10)
-        wants.greet()
+        wants.say_hello()
         time.sleep(0.1)
         speaks.ask()
         time.sleep(0.1)
@@ -256,11 +227,11 @@ def test_strangers_do_not_keep_a_verifier_out_of_a_place_that_is_free() -> None:
         time.sleep(0.3)
         strangers = [socket.create_connection(server.address) for _ in range(4)]
         until(lambda: len(program.connections) == 6)
-        first.socket.close()
+        first.close()
         until(lambda: len(program.connections) == 5)
         third = Caller(server.address)
         assert third.agree()
         assert not program.counters.turned_away[TurnedAway.FULL]
         assert not any(program.counters.leases.values())
-        for each in (*strangers, second.socket, third.socket):
+        for each in (*strangers, second, third):
             each.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,20 +25,20 @@ from draftwire.errors import (
     RemoteError,
     TransportError,
 )
-from draftwire.session.link import Link
 from draftwire.session.proposal import Received
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
-from draftwire.transport.tcp import Address, listen
-from draftwire.transport.tls import Tls, TlsFiles
+from draftwire.transport.tcp import Address
+from draftwire.transport.tls import TlsFiles
 from draftwire.verifier.generate import generate
-from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import Complete, ProposalPolicy
 from draftwire.wire.registry import Layout, Status
 from testing.harness.certificates import tls_files
+from testing.harness.servers import serving as on_loopback
+from testing.harness.verifiers import HandVerifier
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
@@ -54,18 +53,9 @@ def serving(security: Security | None = None, **changes: Any) -> Iterator[Drafte
     config = DrafterConfig(**changes)
     engine = ToyDrafter(mixed(V, 1), V)
     key = security.secret if isinstance(security, PresharedKey) else b""
-    tls = Tls(security, server=True) if isinstance(security, TlsFiles) else None
-    program = DrafterProgram(engine, config, key=key)
-    server = DrafterServer(program, listen("127.0.0.1", 0), tls)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
+    with on_loopback(DrafterProgram(engine, config, key=key), security) as server:
         yield server
-    finally:
-        server.stop()
-        thread.join(10)
-        assert not thread.is_alive()
-        assert not program.connections and not engine.contexts
+    assert not engine.contexts
 
 
 def remote(server: DrafterServer[Any], security: Security | None, **options: Any) -> RemoteDrafter:
@@ -210,9 +200,8 @@ def test_a_verifier_that_has_agreed_may_be_silent_for_longer() -> None:
     with serving(KEY, peer=PeerLimits(handshake_seconds=0.2)) as server, remote(server, KEY) as c:
         c.connect()
         time.sleep(0.5)
-        first = c._link
         text(c)
-        assert c._link is first
+        assert c.counters.connections == 1
 
 
 def test_half_open_connections_are_few_and_the_oldest_makes_way() -> None:
@@ -255,71 +244,50 @@ def test_x40_what_a_stranger_is_told_has_one_size(security: Security | None) -> 
 # what a verifier may cost
 
 
-class Raw:
-    """A verifier that does as it likes, over a blocking socket."""
-
-    def __init__(self, server: DrafterServer[Any], **changes: Any) -> None:
-        self.socket = socket.create_connection(server.address)
-        self.socket.settimeout(10)
-        self.link = Link(replace(verifier_hello(ToyTarget(mixed(V, 1), V)), **changes), 0.0)
-        self.link.start()
-        self.push()
-        while self.link.agreed is None:
-            event = self.link.filled(self.socket.recv_into(self.link.buffer()), 0.0)
-            assert event is None or not self.link.closed
-
-    def push(self) -> None:
-        self.socket.sendall(b"".join(self.link.outgoing()))
-
-    def events(self, count: int) -> list[Any]:
-        found: list[Any] = []
-        while len(found) < count and not self.link.closed:
-            event = self.link.filled(self.socket.recv_into(self.link.buffer()), 0.0)
-            while event is not None:
-                found.append(event)
-                event = self.link.filled(0, 0.0)
-        return found
+def agreed(server: DrafterServer[Any], **changes: Any) -> HandVerifier:
+    """A verifier that does as it likes."""
+    by_hand = HandVerifier.to(server.address, ToyTarget(mixed(V, 1), V), **changes)
+    assert by_hand.agree()
+    return by_hand
 
 
 def test_too_many_frames_are_waited_for_and_not_refused() -> None:
     limits = PeerLimits(frames_per_second=200.0)
     with serving(peer=limits) as server:
-        raw = Raw(server)
+        raw = agreed(server)
         began = time.monotonic()
         for nonce in range(400):
             raw.link.ping(nonce, 0.0)
-        raw.push()
+        raw.flush()
         pongs = 0
         while pongs < 400:
-            raw.link.filled(raw.socket.recv_into(raw.link.buffer()), 0.0)
-            while raw.link.filled(0, 0.0) is not None:
-                pass
+            list(raw.read())
             pongs = sum(n for kind, n in raw.link.received.items() if kind.name == "PONG")
         raw.link.ping(9999, 0.0)  # sent while nothing is read: answered once the debt is paid
-        raw.push()
+        raw.flush()
         assert raw.events(1)
         assert time.monotonic() - began > 0.8
         with remote(server, None) as other:  # nobody else waits
             asked = time.monotonic()
             text(other)
             assert time.monotonic() - asked < 5.0
-        raw.socket.close()
+        raw.close()
 
 
 def test_too_many_bytes_are_waited_for() -> None:
     with serving(peer=PeerLimits(bytes_per_second=2000.0)) as server:
-        raw = Raw(server)
+        raw = agreed(server)
         began = time.monotonic()
         for nonce in range(200):  # 5600 bytes: 2000 may come at once, and about as many are last
             raw.link.ping(nonce, 0.0)
-        raw.push()
+        raw.flush()
         time.sleep(0.1)
         raw.link.ping(1000, 0.0)
-        raw.push()
+        raw.flush()
         while not any(event.__class__.__name__ == "Alive" for event in raw.events(1)):
             pass
         assert time.monotonic() - began > 0.7
-        raw.socket.close()
+        raw.close()
 
 
 def test_too_many_refused_messages_end_in_one_constant_error(
@@ -327,47 +295,47 @@ def test_too_many_refused_messages_end_in_one_constant_error(
 ) -> None:
     limits = PeerLimits(refusals_at_once=5, refusals_per_second=0.001)
     with serving(peer=limits) as server:
-        raw = Raw(server)
+        raw = agreed(server)
         asking = VerifierSession(1, 0, (1, 2), 7, raw.link.agreed)
         good = asking.ask(POLICY, 0.0, 1.0)
         for session in range(1, 9):
             raw.link.send(replace(good, session=session, prefix_digest=b"x" * 16))
-        raw.push()
+        raw.flush()
         events = raw.events(9)
         codes = [event.message.code for event in events if isinstance(event, Received)]
         assert codes == [CODE.WRONG_DIGEST] * 6
         assert events[-1].error.code is CODE.LIMIT_EXCEEDED
-        assert received_all(raw.socket) == b""
+        assert not raw.heard()
         assert "LIMIT_EXCEEDED" in caplog.text
-        raw.socket.close()
+        raw.close()
 
 
 def test_more_positions_in_flight_than_allowed_are_declined() -> None:
     with serving(peer=PeerLimits(max_positions=6), max_sessions=3, max_depth=4) as server:
-        raw = Raw(server)
+        raw = agreed(server)
         assert raw.link.agreed is not None
         for session in (1, 2, 3):
             asking = VerifierSession(session, session - 1, (1, 2), 7, raw.link.agreed)
             raw.link.send(asking.ask(POLICY, 0.0, 1.0))
-        raw.push()
+        raw.flush()
         statuses = sorted(
             event.message.status for event in raw.events(4) if isinstance(event.message, Complete)
         )
         assert statuses == [Status.OK, Status.NO_SLOT, Status.NO_SLOT]
-        raw.socket.close()
+        raw.close()
 
 
 def test_sessions_over_the_limit_are_refused_and_the_others_go_on() -> None:
     with serving(max_sessions=1) as server:
-        raw = Raw(server)
+        raw = agreed(server)
         assert raw.link.agreed is not None
         for session in (1, 2):
             asking = VerifierSession(session, 0, (1, 2), 7, raw.link.agreed)
             raw.link.send(asking.ask(POLICY, 0.0, 1.0))
-        raw.push()
+        raw.flush()
         names = sorted(type(event.message).__name__ for event in raw.events(3))
         assert names == ["Complete", "ErrorMessage", "Reply"]
-        raw.socket.close()
+        raw.close()
 
 
 def test_limits_under_which_nobody_could_be_served_are_refused() -> None:
@@ -393,7 +361,7 @@ def test_what_a_peer_says_is_no_format_no_path_and_no_second_line(
 ) -> None:
     with serving() as server:
         with pytest.raises((AssertionError, RemoteError)):
-            Raw(server, q_semantic=said)
+            agreed(server, q_semantic=said)
         began = time.monotonic()
         while not caplog.records and time.monotonic() - began < 5.0:
             time.sleep(0.01)

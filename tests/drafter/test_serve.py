@@ -18,17 +18,16 @@ import pytest
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.server import serve
 from draftwire.errors import ProtocolErrorCode, TransportError
-from draftwire.session.link import Closed, Link
+from draftwire.session.link import Closed
 from draftwire.session.proposal import Proposal, Received
-from draftwire.session.verifier_session import VerifierSession
-from draftwire.transport.tcp import Address, bound_address, listen
+from draftwire.transport.tcp import Address, TcpChannel, bound_address, listen
 from draftwire.verifier.generate import Kind, generate
-from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import HEADER_BYTES, MAGIC, Layout
-from testing.harness.paths import serving
+from testing.harness.servers import serving
+from testing.harness.verifiers import HandVerifier
 from testing.toys.models import ToyDrafter, ToyTarget, constant, mixed
 
 V = 11
@@ -90,18 +89,14 @@ def test_x40_a_stranger_gets_one_bounded_error_and_others_are_served(name: str) 
 
 def test_a_hello_one_byte_at_a_time_is_answered() -> None:
     target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1), V)
-    with (
-        serving(DrafterProgram(engine, DrafterConfig())) as server,
-        socket.create_connection(server.address) as peer,
-    ):
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = Link(verifier_hello(target), 0.0)
-        link.start()
-        for byte in b"".join(link.outgoing()):
-            peer.send(bytes([byte]))
-        while link.agreed is None:
-            count = peer.recv_into(link.buffer())
-            link.filled(count, 0.0)
+    with serving(DrafterProgram(engine, DrafterConfig())) as server:
+        by_hand = HandVerifier.to(server.address, target)
+        by_hand.link.start()
+        for byte in b"".join(by_hand.link.outgoing()):
+            by_hand.channel.send([bytes([byte])], time.monotonic() + 20)
+        while by_hand.link.agreed is None:
+            list(by_hand.read())
+        by_hand.close()
 
 
 def test_x39_dense_replies_to_a_receiver_that_is_slow() -> None:
@@ -118,31 +113,23 @@ def test_x39_dense_replies_to_a_receiver_that_is_slow() -> None:
         peer = socket.socket()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         peer.connect(server.address)
-        link = Link(verifier_hello(target), 0.0)
-        link.start()
-        peer.sendall(b"".join(link.outgoing()))
-        while link.agreed is None:
-            link.filled(peer.recv_into(link.buffer()), 0.0)
-        asking = {s: VerifierSession(s, s - 1, (s,), s, link.agreed) for s in (1, 2, 3)}
-        for each in asking.values():
-            link.send(each.ask(policy, 0.0, 1.0))
-        peer.sendall(b"".join(link.outgoing()))
+        by_hand = HandVerifier(TcpChannel(peer), target)
+        assert by_hand.agree()
+        asking = {number: by_hand.session(number, (number,)) for number in (1, 2, 3)}
+        by_hand.send(*(each.ask(policy, 0.0, 1.0) for each in asking.values()))
         time.sleep(0.2)
         proposals: dict[int, Proposal] = {}
         sizes = random.Random(3)
         while len(proposals) < 3:
-            room = link.buffer()[: sizes.choice((1, 100, 4097, 50_000))]
-            event = link.filled(peer.recv_into(room), 0.0)
-            while event is not None:
+            for event in by_hand.read(sizes.choice((1, 100, 4097, 50_000))):
                 assert not isinstance(event, Closed)
                 if isinstance(event, Received):
                     session = event.message.session  # type: ignore[union-attr]
                     result = asking[session].take(event, 0.0)
                     if isinstance(result, Proposal):
                         proposals[session] = result
-                event = link.filled(0, 0.0)
         assert all(len(p.tokens) == 5 for p in proposals.values())
-        peer.close()
+        by_hand.close()
 
 
 def test_several_verifiers_at_once_get_their_own_texts() -> None:
@@ -197,15 +184,10 @@ def test_l32_a_verifier_that_vanishes_before_its_first_reply() -> None:
     program = DrafterProgram(engine, DrafterConfig())
     with serving(program) as server:
         for _ in range(5):
-            drafter = RemoteDrafter(server.address, target, deadline=20.0)
-            drafter.connect()
-            request = drafter.open((1, 2), 5)
-            step = request.asking.ask(POLICY, 0.0, 1.0)
-            assert drafter._link is not None
-            assert drafter._channel is not None
-            drafter._link.send(step)
-            drafter._channel.send(drafter._link.outgoing(), time.monotonic() + 5)
-            drafter._channel.close()
+            by_hand = HandVerifier.to(server.address, target)
+            assert by_hand.agree()
+            by_hand.send(by_hand.session().ask(POLICY, 0.0, 1.0))
+            by_hand.close()
         with RemoteDrafter(server.address, target, deadline=20.0) as drafter:
             run = generate(target, drafter, (1,), Sampling(seed=1, max_tokens=10), POLICY)
             assert len(list(run)) == 10

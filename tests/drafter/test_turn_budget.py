@@ -19,12 +19,12 @@ from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import listen
 from draftwire.transport.tls import Tls, TlsFiles
-from draftwire.verifier.remote import RemoteDrafter
 from draftwire.wire.agreement import LEAST_READ_AHEAD, drafter_read_ahead
 from draftwire.wire.frames import READ_AHEAD
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import HEADER_BYTES, Layout, MessageType, Outcome
 from testing.harness.certificates import tls_files
+from testing.harness.verifiers import HandVerifier
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
@@ -35,7 +35,7 @@ PING_BYTES = FRAME_BYTES + 8
 MOST_FRAMES = (LEAST_READ_AHEAD + HEADER_BYTES) // PING_BYTES + 2  # and what was begun before
 
 
-class BatchScheduler:
+class TurnByTurn:
     """A server whose turns the test takes, and verifiers by hand."""
 
     def __init__(
@@ -56,8 +56,8 @@ class BatchScheduler:
 
     def turn(self) -> None:
         """Take one turn, and do not wait for anything."""
-        self.server._bell.ring()
-        self.server._turn()
+        self.server.wake()
+        self.server.turn()
 
     def meanwhile(self, work: Callable[[], object]) -> None:
         """Take turns until some work that blocks is done."""
@@ -67,42 +67,37 @@ class BatchScheduler:
             self.turn()
             thread.join(0.001)
 
-    def verifier(self) -> tuple[RemoteDrafter, Connection[Any]]:
-        """Return a connected verifier, and the program's end of its connection."""
+    def verifier(self) -> tuple[HandVerifier, Connection[Any]]:
+        """Return a verifier that has agreed, and the program's end of its connection."""
         before = set(self.program.connections)
-        client = RemoteDrafter(
-            self.server.address,
-            ToyTarget(mixed(V, 1), V),
-            security=self.security,
-            deadline=20.0,
-            connect_timeout=20.0,
-            max_sessions=64,
-        )
-        self.meanwhile(client.connect)
-        self.stack.callback(client._disconnect)
+        made: list[HandVerifier] = []
+
+        def connect() -> None:
+            target = ToyTarget(mixed(V, 1), V)
+            by_hand = HandVerifier.to(self.server.address, target, self.security)
+            assert by_hand.agree()
+            made.append(by_hand)
+
+        self.meanwhile(connect)
+        (by_hand,) = made
+        self.stack.callback(by_hand.close)
         (connection,) = set(self.program.connections) - before
-        return client, connection
+        return by_hand, connection
 
 
 @contextmanager
 def turns(
     ours: Security | None = None, theirs: Security | None = None, sessions: int = 4
-) -> Iterator[BatchScheduler]:
+) -> Iterator[TurnByTurn]:
     with ExitStack() as stack:
-        yield BatchScheduler(ours, theirs, stack, sessions)
+        yield TurnByTurn(ours, theirs, stack, sessions)
 
 
-def send(client: RemoteDrafter) -> None:
-    assert client._channel is not None and client._link is not None
-    client._channel.send([b"".join(client._link.outgoing())], client.clock() + 20)
-
-
-def flood(client: RemoteDrafter) -> None:
+def flood(client: HandVerifier) -> None:
     """Send tiny frames as fast as the socket takes them, in large pieces."""
-    assert client._link is not None
     for nonce in range(PINGS):
-        client._link.ping(nonce, 0.0)
-    send(client)
+        client.link.ping(nonce, 0.0)
+    client.flush()
 
 
 @pytest.mark.parametrize("which", ["plain", "key", "tls"])
@@ -113,29 +108,27 @@ def test_beside_a_flood_a_round_takes_as_many_turns_as_without(which: str, tmp_p
     with turns(*sides) as at:
         honest, _ = at.verifier()
         floods = [at.verifier() for _ in range(FLOODERS)]
-        request = honest.open((1, 2), 5)
+        session = honest.session()
         for client, _ in floods:
             at.meanwhile(lambda client=client: flood(client))
         heard = [0] * FLOODERS
         for done in range(ROUNDS):
-            assert honest._link is not None
-            honest._link.send(request.asking.ask(POLICY, 0.0, 1.0))
-            send(honest)
+            honest.send(session.ask(POLICY, 0.0, 1.0))
             for turn in range(1 + (done == 0)):
-                before = [end._link.received[MessageType.PING] for _, end in floods]
+                before = [end.received[MessageType.PING] for _, end in floods]
                 at.turn()
-                after = [end._link.received[MessageType.PING] for _, end in floods]
+                after = [end.received[MessageType.PING] for _, end in floods]
                 heard = [now - then for now, then in zip(after, before, strict=True)]
                 assert max(heard) <= MOST_FRAMES, turn
             assert at.program.counters.proposals == done + 1
-            request.asking.give_up()
-            request.asking.commit(0, Outcome.TARGET_ONLY, 1)
+            session.give_up()
+            session.commit(0, Outcome.TARGET_ONLY, 1)
         for _ in range(FLOODERS * PINGS):
-            if all(end._link.received[MessageType.PING] == PINGS for _, end in floods):
+            if all(end.received[MessageType.PING] == PINGS for _, end in floods):
                 break
             at.turn()
         for _, end in floods:  # nothing of it is lost, and nobody was thrown out
-            assert end._link.received[MessageType.PING] == PINGS and not end.closing
+            assert end.received[MessageType.PING] == PINGS and not end.closing
 
 
 @pytest.mark.parametrize("sessions", [4, 64])
@@ -143,26 +136,21 @@ def test_the_steps_of_all_slots_are_read_in_one_turn(sessions: int) -> None:
     """So they are drawn as one batch: the budget grows with what HELLO agreed on."""
     with turns(sessions=sessions) as at:
         client, end = at.verifier()
-        assert end.roster is not None and client._link is not None
+        assert end.roster is not None
         agreed = end.roster.agreed
         assert LEAST_READ_AHEAD <= drafter_read_ahead(agreed) <= READ_AHEAD
         assert agreed.max_slots == sessions
-        requests = [client.open((1, 2), number) for number in range(sessions)]
-        for request in requests:
-            client._link.send(request.asking.ask(POLICY, 0.0, 1.0))
-        send(client)
+        asking = [client.session(number) for number in range(1, sessions + 1)]
+        client.send(*(each.ask(POLICY, 0.0, 1.0) for each in asking))
         at.turn()
-        assert end._link.received[MessageType.STEP] == sessions
+        assert end.received[MessageType.STEP] == sessions
 
 
 def test_a_long_prompt_is_read_as_fast_as_it_comes() -> None:
     """The frame that a verifier is in has its whole place, whatever else may be read ahead."""
     with turns() as at:
         client, end = at.verifier()
-        assert client._link is not None
-        request = client.open((1,) * 3000, 5)
-        client._link.send(request.asking.ask(POLICY, 0.0, 1.0))
-        send(client)
+        client.send(client.session(1, (1,) * 3000).ask(POLICY, 0.0, 1.0))
         at.turn()
         at.turn()
-        assert end._link.received[MessageType.STEP] == 1
+        assert end.received[MessageType.STEP] == 1

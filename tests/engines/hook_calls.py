@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +11,10 @@ from transformers import StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.server import DrafterServer
 from draftwire.engines.hf import HfDraftEngine, HfTargetEngine, remote_speculative
-from draftwire.transport.tcp import Address, listen
+from draftwire.transport.tcp import Address
 from draftwire.verifier.local import LocalDrafter
+from testing.harness.servers import serving
 from testing.harness.tiny_models import tiny_llama, tiny_tokenizer
 
 V = 16
@@ -39,15 +38,8 @@ def local_drafter(target: Any, drafter: Any | None = None, *, vocab_size: int = 
 def served(engine: HfDraftEngine) -> Iterator[Address]:
     """The drafter program on a real loopback socket, in a thread."""
     program = DrafterProgram(engine, DrafterConfig(max_support=engine.vocab_size))
-    with DrafterServer(program, listen("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        try:
-            yield server.address
-        finally:
-            server.stop()
-            thread.join(10)
-    assert not thread.is_alive()
+    with serving(program) as server:
+        yield server.address
 
 
 def run(

@@ -109,9 +109,9 @@ def test_wrong_options_are_named_with_what_they_may_be(given: Any, says: str) ->
 def test_slots_have_the_depth_of_the_configuration() -> None:
     assert Options.parse({}, depth=3).slots is None
     given = Options.parse({"slots": {"requests": 7}}, depth=3).slots
-    assert given == SlotPlan(in_flight=2, requests=7, depth=3)
-    given = Options.parse({"slots": {"in_flight": 1, "requests": 2}}, depth=4).slots
-    assert given == SlotPlan(in_flight=1, requests=2, depth=4)
+    assert given == SlotPlan(in_flight=1, requests=7, depth=3)
+    given = Options.parse({"slots": {"in_flight": 2, "requests": 2}}, depth=4).slots
+    assert given == SlotPlan(in_flight=2, requests=2, depth=4)
 
 
 def test_a_key_that_others_may_read_or_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from draftwire.errors import ProtocolError
-from draftwire.exact import payload as exact
-from draftwire.rows import payload as kernels
+from draftwire.exact.payload import decode_reply_rows
+from draftwire.rows.reply import decode_rows
+from draftwire.wire.checksum import crc32c
+from draftwire.wire.messages import Reply, ReplyRow, ReplyRows
 from draftwire.wire.registry import PAD_ID, Layout
 
 V = 900_000
@@ -34,10 +36,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("decode", [exact.decode_q, kernels.decode_q])
+@pytest.mark.parametrize("decode", [decode_reply_rows, decode_rows])
 def test_a_refused_row_names_no_id(decode: Callable[..., Any], name: str) -> None:
     q, entries, token = REFUSED[name]
+    rows = ReplyRows.of([ReplyRow(9, token, entries, crc32c(q), q)])
+    reply = Reply(1, 0, Layout.SPARSE, 1, 1, 9, bytes(16), 0, 0, 1, 0, V, 4, rows)
     with pytest.raises(ProtocolError) as raised:
-        decode(memoryview(q), Layout.SPARSE, V, 4, entries, token)
+        decode(reply, V)
     for each in (ONE, OTHER, V + ONE):
         assert str(each) not in str(raised.value)

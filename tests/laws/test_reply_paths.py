@@ -25,8 +25,7 @@ from draftwire.conformance.transcripts import TableEngine, converse
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.kernels.cpu import quantise_loops as cpu_quantise
 from draftwire.kernels.shards import loops as shards_loops
-from draftwire.rows import audit, packed
-from draftwire.rows import loops as payload_loops
+from draftwire.rows import audit, dense, sparse
 from draftwire.session import reply
 from draftwire.session.link import AgreedEvent, Link
 from draftwire.session.proposal import Dropped, Proposal, Received
@@ -276,13 +275,13 @@ def sending(lines: Lines) -> Lines:
 
 
 def test_a_path_that_depends_on_a_draw_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode_rows = reply.encode_reply_rows
+    encode_rows = reply.encode_rows
 
     def again_after_zero(rows: Any, tokens: Any, *arguments: Any) -> Any:
         encoded = encode_rows(rows, tokens, *arguments)
         return encode_rows(rows, tokens, *arguments) if tokens[0] == 0 else encoded
 
-    monkeypatch.setattr(reply, "encode_reply_rows", again_after_zero)
+    monkeypatch.setattr(reply, "encode_rows", again_after_zero)
     shape, ids = SHAPES["sparse, packed"], (0, 2, 4)
     every = every_proposal(shape, lambda token: on(ids, 5, token), product(ids, repeat=DEPTH))
     assert len({each.frames for each in every}) == 1, "its size does not show it"
@@ -354,49 +353,42 @@ def test_shards_that_do_not_hold_the_token_do_the_same_work() -> None:
         assert lines == first
 
 
-def test_writing_and_checking_run_the_same_lines_for_every_token_of_a_row() -> None:
-    half, rest = TOTAL // 2, TOTAL // 4
-    ids, counts = np.array([1, 3, 4], np.int32), np.array([half, rest, rest], np.int32)
-    dense = np.array([0, half, 0, rest, rest], np.int32)
-    words = np.empty(8, np.int32)
-    values = words.view(np.float32)
-    seen: list[Lines] = []
-    for token in (1, 3, 4):
-        found, lines = lines_of(payload_loops.write_sparse, ids, counts, token, 5, words, values)
-        assert found == payload_loops.OK
-        pairs, kept = words.reshape(2, 4), (np.empty(4, np.int32), np.empty(4, np.int32))
-        arguments = (pairs, values[4:], 3, token, 5, *kept)
-        found, more = lines_of(payload_loops.sparse_row, *arguments)
-        assert found == payload_loops.OK
-        _, checksum = lines_of(packed.checksum_of, words)
-        wide = np.empty(5, np.float32)
-        found, dense_lines = lines_of(payload_loops.write_dense, dense, token, wide)
-        assert found == payload_loops.OK
-        row = np.empty(5, np.int32)
-        arguments = (wide.view(np.int32), wide, token, row)
-        found, read_lines = lines_of(payload_loops.dense_counts, *arguments)
-        assert found == payload_loops.OK
-        seen.append([*lines, *more, *checksum, *dense_lines, *read_lines])
-    assert seen[0] == seen[1] == seen[2]
+HALF, REST = TOTAL // 2, TOTAL // 4
+DRAWS = {1: 0, 3: HALF, 4: TOTAL - 1}  # a word for each token of the rows below
 
 
-def test_rows_are_read_written_and_audited_by_the_same_lines_for_every_token() -> None:
-    half, rest = TOTAL // 2, TOTAL // 4
-    ids, counts = np.array([1, 3, 4], np.int32), np.array([half, rest, rest], np.int32)
+def test_sparse_rows_are_written_read_and_audited_by_the_same_lines_for_every_token() -> None:
+    ids, counts = np.array([1, 3, 4] * 2, np.int32), np.array([HALF, REST, REST] * 2, np.int32)
+    used, whole = np.array([3, 3], np.int32), ((0, 5), True)
     seen: list[Lines] = []
-    for tokens in product((1, 3, 4), repeat=2):
-        words, lines = np.empty(2 * (4 + 2 * 4), np.int32), np.empty((2, 2 + 2 * 4), np.int32)
-        values, writing = words.view(np.float32), []
-        for row, token in enumerate(tokens):
-            arguments = (ids, counts, token, 7 + row, 5, 4, words, values, 12 * row)
-            right, written = lines_of(packed.write_row, *arguments)
-            assert right
-            writing += written
-        shaped = words.reshape(2, -1)
-        right, reading = lines_of(packed.read_rows, shaped, shaped.view(np.float32), 7, 5, lines)
-        assert right
-        drawn = np.array([{1: 0, 3: half, 4: TOTAL - 1}[token] for token in tokens])
-        wrong, auditing = lines_of(audit.first_audit_failure, lines, drawn)
+    for drawn in product(DRAWS, repeat=2):
+        tokens = np.array(drawn, np.int32)
+        words = np.empty((2, 8), np.int32)
+        values, back = words.view(np.float32), np.empty((2, 2, 4), np.int32)
+        writing = (ids, counts, used, tokens, *whole, words, values)
+        code, written = lines_of(sparse.write_rows, *writing)
+        assert code == 0
+        code, read = lines_of(sparse.read_rows, words, values, used, tokens, *whole, *back)
+        assert code == 0
+        uniform24 = np.array([DRAWS[token] for token in drawn])
+        auditing = (*back, used, tokens, uniform24)
+        wrong, audited = lines_of(audit.first_sparse_failure, *auditing)
         assert wrong == -1
-        seen.append([*writing, *reading, *auditing])
+        seen.append([*written, *read, *audited])
+    assert all(each == seen[0] for each in seen)
+
+
+def test_dense_rows_are_written_read_and_audited_by_the_same_lines_for_every_token() -> None:
+    counts = np.array([0, HALF, 0, REST, REST], np.int32)
+    seen: list[Lines] = []
+    for token, word in DRAWS.items():
+        values, back = np.empty(5, np.float32), np.empty(5, np.int32)
+        code, written = lines_of(dense.write_row, counts, token, True, values)
+        assert code == 0
+        code, read = lines_of(dense.read_row, values.view(np.int32), values, token, True, back)
+        assert code == 0
+        auditing = back[None], np.array([token]), np.array([word])
+        wrong, audited = lines_of(audit.first_dense_failure, *auditing)
+        assert wrong == -1
+        seen.append([*written, *read, *audited])
     assert all(each == seen[0] for each in seen)

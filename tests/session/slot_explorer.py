@@ -9,10 +9,9 @@ from __future__ import annotations
 import copy
 from array import array
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from draftwire.kernels.rows import QRow, SparseRows
+from draftwire.kernels.rows import RowBlock
 from draftwire.session.acked_prefix import AckedPrefix
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import Proposal
@@ -27,7 +26,6 @@ class _Copier:
 
     def __init__(self, world: World) -> None:
         self._slots: dict[int, ReplySlots] = {}
-        self._rows: dict[int, QRow] = {}
         self._proposals: dict[int, Proposal] = {}
         self.world = copy.copy(world)
         self.world.slots = self._of_slots(world.slots)
@@ -62,30 +60,23 @@ class _Copier:
         held = session._hold._held
         if held is not None:
             hold._held = (self._of_slots(held[0]), held[1])
-            stage = hold._held[0]._slots[held[1].number].buffer
-            shown = session._proposal.rows if session._proposal is not None else ()
-            flown = session._flight.rows if session._flight is not None else ()
-            for row, counts in zip(shown or flown, stage.rows, strict=False):
-                own = row.ids is not None
-                self._rows[id(row)] = row if own else QRow(row.vocab_size, None, counts)
-        hold._lent = [self._rows[id(row)] for row in session._hold._lent]
         if session._flight is not None:
             made._flight = copy.copy(session._flight)
-            made._flight.rows = self._copied(session._flight.rows)
+            made._flight.rows = self._copied(session._flight.rows, hold)
         if session._proposal is not None:
-            made._proposal = self._proposal(session._proposal)
+            rows = self._copied(session._proposal.rows, hold)
+            made._proposal = replace(session._proposal, rows=rows)
+            self._proposals[id(session._proposal)] = made._proposal
         return made
 
-    def _proposal(self, proposal: Proposal) -> Proposal:
-        rows = self._copied(proposal.rows)
-        made = self._proposals[id(proposal)] = replace(proposal, rows=rows)
-        return made
-
-    def _copied(self, rows: Sequence[QRow]) -> Sequence[QRow]:
-        """Sparse rows have memory of their own, and are made when they are read."""
-        if isinstance(rows, SparseRows):
+    def _copied(self, rows: RowBlock | None, hold: SlotHandle) -> RowBlock | None:
+        """Rows in the slot's memory are those in the copy of it, under the lease of the copy."""
+        if rows is None or rows.lease is None:
             return rows
-        return tuple(self._rows[id(row)] for row in rows)
+        hold.lease.over = rows.lease.over
+        slots, claim = hold._held
+        counts = slots._slots[claim.number].buffer.rows[: len(rows)]
+        return replace(rows, counts=counts, lease=hold.lease)
 
     def _request(self, request: Request) -> Request:
         made = Request(request.phase, None, request.came, request.answer, request.late)

@@ -15,7 +15,7 @@ from draftwire.session.proposal import Draft, Received
 from draftwire.session.reply import answered, declined
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.checksum import crc32c
-from draftwire.wire.messages import Complete, ErrorMessage, Reply, Step
+from draftwire.wire.messages import Complete, ErrorMessage, Reply, ReplyRows, Step
 from draftwire.wire.registry import Status
 from testing.harness.joined import received, row_after, unpacked
 
@@ -82,10 +82,11 @@ def _half(reply: Reply) -> Reply:
     ticket, other = np.float32(2.0**-24).tobytes(), np.float32(2.0**-23).tobytes()
     q = bytes(last.q)
     q = q[:-4] + (other if q[-4:] == ticket else ticket)
-    return replace(reply, rows=(*rows, replace(last, q=q, checksum=crc32c(q))))
+    forged = replace(last, q=q, checksum=crc32c(q))
+    return replace(reply, rows=ReplyRows.of((*rows, forged)))
 
 
 def _forged(reply: Reply, row: QRow) -> Reply:
     first, *rest = reply.rows
     other = next(t for t in range(row.vocab_size) if t != first.token and row.of(t))
-    return replace(reply, rows=(replace(first, token=other), *rest))
+    return replace(reply, rows=ReplyRows.of((replace(first, token=other), *rest)))

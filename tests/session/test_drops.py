@@ -11,13 +11,13 @@ import pytest
 from draftwire.errors import ProtocolErrorCode
 from draftwire.exact.counts import TOTAL, Counts
 from draftwire.kernels.rows import QRow
-from draftwire.rows.payload import encode_reply_rows
+from draftwire.rows.reply import encode_rows
 from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.session.reasons import DropReason
 from draftwire.session.state_table import State
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.checksum import crc32c
-from draftwire.wire.messages import Complete, ErrorMessage, Ping, Reply, ReplyRow
+from draftwire.wire.messages import Complete, ErrorMessage, Ping, Reply, ReplyRow, ReplyRows
 from draftwire.wire.registry import Layout, Outcome, Status
 from testing.harness.joined import (
     KEY,
@@ -64,7 +64,7 @@ def of_row(change: Callable[[ReplyRow], ReplyRow], index: int = 1) -> Craft:
         reply = reply_of(answer)
         rows = list(reply.rows)
         rows[index] = change(rows[index])
-        return rebuilt(joined, replace(reply, rows=tuple(rows)), complete_of(answer))
+        return rebuilt(joined, replace(reply, rows=ReplyRows.of(rows)), complete_of(answer))
 
     return craft
 
@@ -155,7 +155,7 @@ DROPS: list[tuple[DropReason, str, Craft]] = [
         "one row fewer",
         lambda joined, answer: rebuilt(
             joined,
-            replace(reply_of(answer), rows=reply_of(answer).rows[:-1]),
+            replace(reply_of(answer), rows=ReplyRows.of(reply_of(answer).rows[:-1])),
             complete_of(answer),
         ),
     ),
@@ -273,9 +273,9 @@ def test_m57_a_point_mass_is_never_mixed_with_another_q():
     reply = reply_of(answer)
     other = (reply.rows[1].token + 1) % VOCABULARY
     point = QRow.of_counts(Counts(VOCABULARY, TOTAL, (other,), (TOTAL,)), dense=False)
-    (forged,) = encode_reply_rows([point], [other], 0, Layout.SPARSE, SUPPORT)
+    (forged,) = encode_rows([point], [other], 0, Layout.SPARSE, SUPPORT)
     stands_in = replace(reply.rows[1], entries=forged.entries, checksum=forged.checksum, q=forged.q)
-    crafted = replace(reply, rows=(reply.rows[0], stands_in, reply.rows[2]))
+    crafted = replace(reply, rows=ReplyRows.of((reply.rows[0], stands_in, reply.rows[2])))
     dropped = joined.take(rebuilt(joined, crafted, complete_of(answer)))
     assert isinstance(dropped, Dropped)
     assert dropped.reason is DropReason.BAD_Q

@@ -51,7 +51,8 @@ def fed(link: Link, data: bytes, now: float = 0.0, size: int = 0) -> list[Event]
 def owned(event: Event) -> Event:
     """The event without views into the reader's buffer."""
     if isinstance(event, Received) and isinstance(event.message, Reply):
-        rows = tuple(replace(row, q=bytes(row.q)) for row in event.message.rows)
+        rows = event.message.rows
+        rows = replace(rows, body=bytes(rows.body))
         return replace(event, message=replace(event.message, rows=rows))
     if isinstance(event, Received) and isinstance(event.message, Step):
         return replace(event, message=replace(event.message, hidden=bytes(event.message.hidden)))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from draftwire.errors import ReleasedError
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.rows import Lease, QRow
 from draftwire.session.pending_round import PendingRound
 from draftwire.session.proposal import Dropped
 from draftwire.session.reasons import DropReason
@@ -125,7 +125,7 @@ def _free(hold: SlotHandle) -> None:
 
 
 def _forget(hold: SlotHandle) -> None:
-    hold._held, hold._lent = None, ()
+    hold._held, hold.lease = None, Lease()
 
 
 def _end_without(step: str) -> Callable[[SlotHandle, SlotInput], None]:
@@ -133,14 +133,13 @@ def _end_without(step: str) -> Callable[[SlotHandle, SlotInput], None]:
         if self._held is None:
             return
         if step != "withdraw":
-            for row in self._lent:
-                row.withdraw()
+            self.lease.end()
         if step != "free":
             slots, claim = self._held
             slots.happened(claim, how)
         if step != "forget":
             self._held = None
-        self._lent = ()
+        self.lease = Lease()
 
     return end
 
@@ -187,14 +186,16 @@ def _anywhere(self: SlotHandle) -> SlotBuffer:
     return self.slots._slots[0].buffer
 
 
-def _kept(self: SlotHandle, rows: Sequence[QRow]) -> None:
-    assert self._held is not None
-    slots, claim = self._held
-    slots.happened(claim, SlotInput.VALIDATE)
+def _without_memory(
+    self: PendingRound, reply: Any, received: Any, out: Any = None, lease: Any = None
+) -> None:
+    _HOLD(self, reply, received, None, lease)
 
 
-def _without_memory(self: PendingRound, reply: Any, received: Any, out: Any = None) -> None:
-    _HOLD(self, reply, received, None)
+def _without_lease(
+    self: PendingRound, reply: Any, received: Any, out: Any = None, lease: Any = None
+) -> None:
+    _HOLD(self, reply, received, out, None)
 
 
 _HOLD = PendingRound.hold
@@ -242,7 +243,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "the slot of a round that is over is not freed": (SlotHandle, "_end", _end_without("free")),
     "the hold outlives its round": (SlotHandle, "_end", _end_without("forget")),
     "rows are lent beyond their round": (SlotHandle, "_end", _end_without("withdraw")),
-    "nobody knows which rows are lent": (SlotHandle, "publish", _kept),
+    "rows in a slot do not know that they are lent": (PendingRound, "hold", _without_lease),
     "a withdrawn round keeps its slot": (Taking, "_withdraw", lambda self: None),
     "a lost round keeps its slot": (
         Taking,
@@ -298,9 +299,11 @@ def test_the_mutants_of_sparse_sessions_are_caught(
 
 
 def test_a_withdrawn_row_says_why_it_cannot_be_read() -> None:
-    row = QRow(2, None, np.array([1 << 23, 1 << 23], np.int32))
-    row.withdraw()
-    for read in (lambda: row.counts, lambda: row.of(0), row.exact, lambda: repr(row)):
+    lease = Lease()
+    row = QRow(2, None, np.array([1 << 23, 1 << 23], np.int32), lease)
+    assert row.of(0) == 1 << 23
+    lease.end()
+    for read in (lambda: row.counts, lambda: row.of(0), row.exact):
         with pytest.raises(ReleasedError, match="round that is over"):
             read()
     with pytest.raises(AttributeError):

@@ -30,12 +30,17 @@ def agreed_of(**changes: object) -> Agreed:
         return replace(client.connect(), **changes)  # type: ignore[arg-type]
 
 
-def test_the_default_is_the_origins_and_its_size_too() -> None:
-    """20,684,800 bytes for two dense batches of four requests, depth five, 129,280 tokens."""
-    assert SlotPlan() == SlotPlan(in_flight=2, requests=4, depth=5)
-    assert SlotPlan().dense_bytes(129_280) == 20_684_800
+def test_the_default_reserves_what_is_used_and_the_origins_plan_has_its_size() -> None:
+    """20,684,800 bytes for two dense batches of four requests, depth five, 129,280 tokens.
+
+    A session has one proposal in flight, so one batch is what is reserved by itself: half of that.
+    """
+    assert SlotPlan() == SlotPlan(in_flight=1, requests=4, depth=5)
+    assert SlotPlan().dense_bytes(129_280) == 20_684_800 // 2
+    assert SlotPlan(in_flight=2).dense_bytes(129_280) == 20_684_800
+    assert len(ReplySlots.planned(agreed_of(), SlotPlan(in_flight=2))) == 8
     slots = ReplySlots.planned(agreed_of(), SlotPlan())
-    assert len(slots) == slots.free == 8
+    assert len(slots) == slots.free == 4
     rows = [slot.buffer.rows for slot in slots._slots]
     assert all(each is not None and each.shape == (5, V) for each in rows)
     assert sum(each.nbytes for each in rows if each is not None) == SlotPlan().dense_bytes(V)

@@ -20,7 +20,7 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
-from testing.harness.paths import serving
+from testing.harness.servers import serving
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11

@@ -103,7 +103,7 @@ def test_who_is_trusted_is_let_in_and_bytes_go_both_ways(name: str, tmp_path: Pa
         running.thread.join(10)
         stream = running.stream
         assert stream is not None
-        assert channel._socket.version() == "TLSv1.3"  # type: ignore[attr-defined]
+        assert channel.raw_socket.version() == "TLSv1.3"  # type: ignore[attr-defined]
         large = bytes(range(256)) * 20_000
         parts = [b"head", memoryview(large), b"", bytearray(b"tail")]
         sender = threading.Thread(target=lambda: channel.send(parts, soon()))

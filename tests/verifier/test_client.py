@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.propose import Draft, DraftJob, ProposalSource, propose
-from draftwire.drafter.server import DrafterServer
 from draftwire.errors import ConfigurationError, ProtocolError, TransportError
 from draftwire.exact.words import ProposalWords
 from draftwire.session.proposal import Proposal
@@ -38,7 +36,8 @@ from draftwire.wire.registry import (
     WireVersion,
 )
 from testing.harness.memory import Fault, Faults, MemoryPair
-from testing.harness.paths import Clock, MemoryChannel, drafting, serving
+from testing.harness.paths import Clock, MemoryChannel, drafting
+from testing.harness.servers import serving
 from testing.toys.models import ToyContext, ToyDrafter, ToyRequest, ToyTarget, constant, mixed
 
 V = 11
@@ -457,22 +456,16 @@ def test_a_drafter_that_goes_and_comes_back_is_found_again() -> None:
         assert Kind.ACCEPTED in kinds
     away = [next(run).kind for _ in range(40)]
     assert Kind.TARGET_ONLY in away
-    program = DrafterProgram(engine, DrafterConfig())
-    program.warm_up()
-    server = DrafterServer(program, listen(address.host, address.port))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    deadline = time.monotonic() + 20
-    kinds = []
-    while Kind.ACCEPTED not in kinds and time.monotonic() < deadline:
-        time.sleep(0.002)
-        kinds.append(next(run).kind)
-    assert Kind.ACCEPTED in kinds
-    assert run.report.misses[MissReason.NO_CONNECTION] >= 1
-    run.close()
-    drafter.close()
-    server.stop()
-    thread.join(10)
+    with serving(DrafterProgram(engine, DrafterConfig()), address=address):
+        deadline = time.monotonic() + 20
+        kinds = []
+        while Kind.ACCEPTED not in kinds and time.monotonic() < deadline:
+            time.sleep(0.002)
+            kinds.append(next(run).kind)
+        assert Kind.ACCEPTED in kinds
+        assert run.report.misses[MissReason.NO_CONNECTION] >= 1
+        run.close()
+        drafter.close()
     assert not engine.contexts
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,15 +11,14 @@ from typing import Any
 import torch
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.drafter.server import DrafterServer
 from draftwire.engines.hf.identity import real_vocabulary, tokenizer_hash
 from draftwire.engines.hf.loader import load_tokenizer
 from draftwire.engines.vllm.config import PROPOSER, WORKER
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
-from draftwire.transport.tcp import Address, listen
-from draftwire.transport.tls import Tls, TlsFiles
+from draftwire.transport.tcp import Address
 from draftwire.wire.identity import IdMap
+from testing.harness.servers import serving as on_loopback
 from testing.toys.models import ToyDrafter, mixed
 
 DEPTH = 3
@@ -45,17 +43,9 @@ def serving(
     """Serve a draft engine on loopback TCP in a thread of this process."""
     config = DrafterConfig(max_sessions=sessions, max_slots=sessions, max_batch=sessions)
     key = security.secret if isinstance(security, PresharedKey) else b""
-    tls = Tls(security, server=True) if isinstance(security, TlsFiles) else None
     program: DrafterProgram[Any] = DrafterProgram(engine, config, key=key)
-    program.warm_up()
-    server = DrafterServer(program, listen("127.0.0.1", port), tls)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
+    with on_loopback(program, security, Address("127.0.0.1", port)) as server:
         yield server.address
-    finally:
-        server.stop()
-        thread.join(10)
 
 
 def engine_arguments(model: Path, **more: Any) -> dict[str, Any]:

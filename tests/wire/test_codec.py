@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.wire.agreement import Agreed
+from draftwire.wire.checks import checked
 from draftwire.wire.codec import decode, encode, message_type
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.messages import (
@@ -24,7 +25,9 @@ from draftwire.wire.messages import (
     ProposalPolicy,
     Reply,
     ReplyRow,
+    ReplyRows,
     Reset,
+    Step,
 )
 from draftwire.wire.registry import (
     PAYLOAD_FIELDS,
@@ -124,20 +127,56 @@ def test_any_bytes_are_a_message_that_encodes_to_them_or_one_protocol_error(
     assert b"".join(encode(result)) == bytes(payload[:cut])
 
 
-@pytest.mark.parametrize("message", EVERY, ids=lambda m: message_type(m).name)
-def test_every_single_byte_change_is_refused_or_another_canonical_message(
-    message: Message,
+DENSE_STEP = replace(STEP, policy=ProposalPolicy(Layout.DENSE, 2, 0.0), hidden_rows=0, hidden=b"")
+FIRST_STEP = replace(STEP, round=1, commit=CommitRider(0, 0, Outcome.NONE))
+DECLINED = replace(COMPLETE, status=Status.NO_SLOT, reply_bytes=0, reply_checksum=0)
+DENSE_REPLY = replace(
+    REPLY,
+    layout=Layout.DENSE,
+    support=11,
+    rows=ReplyRows.of(ReplyRow(6 + i, 4, 11, 99, bytes(44)) for i in range(2)),
+)
+V1_STEP = replace(
+    STEP, policy=ProposalPolicy(Layout.IDS_ONLY, 2, 0.0), proposal_key=0, hidden_rows=0, hidden=b""
+)
+V1_REPLY = replace(
+    REPLY, layout=Layout.IDS_ONLY, support=0, rows=ReplyRows.of([ReplyRow(6, 4, 0, 0, b"")])
+)
+FLIPPED: list[tuple[Message, Agreed]] = [
+    *((message, AGREED) for message in EVERY),
+    *((each, AGREED) for each in (DENSE_STEP, FIRST_STEP, DECLINED, DENSE_REPLY)),
+    *((each, AGREED_V1) for each in (V1_STEP, V1_REPLY)),
+]
+
+
+@pytest.mark.parametrize(
+    ("message", "agreed"),
+    FLIPPED,
+    ids=lambda each: "" if isinstance(each, Agreed) else message_type(each).name,
+)
+def test_every_changed_byte_is_another_message_or_what_the_checks_alone_refuse(
+    message: Message, agreed: Agreed
 ) -> None:
-    original = payload_of(message)
-    for at in range(len(original)):
-        for change in (1, 0x80, 0xFF):
-            payload = bytearray(original)
-            payload[at] ^= change
+    """Every bit of every message, and every byte as its neighbours, 0 and 255: what is decoded at
+    once and what the checks explain are one and the same rule."""
+    kind, original, version = message_type(message), payload_of(message), agreed.version
+    assert decode(kind, version, memoryview(original), agreed) == message
+    for at, byte in enumerate(original):
+        changes = {byte ^ 1 << bit for bit in range(8)} | {0, 255, (byte + 1) % 256, byte - 1 & 255}
+        for value in changes - {byte}:
+            payload = memoryview(original[:at] + bytes([value]) + original[at + 1 :])
+            expected = None
             try:
-                result = decode(message_type(message), V2, memoryview(payload), AGREED)
-            except ProtocolError:
+                checked(kind, version, payload, agreed)
+            except ProtocolError as error:
+                expected = error.code, error.field, str(error)
+            try:
+                result = decode(kind, version, payload, agreed)
+            except ProtocolError as error:
+                assert (error.code, error.field, str(error)) == expected
                 continue
-            assert b"".join(encode(result)) == bytes(payload)
+            assert expected is None
+            assert payload_of(result) == payload
             assert result != message
 
 
@@ -289,11 +328,6 @@ def test_a_committed_id_outside_the_vocabulary_is_refused(token: int) -> None:
     assert refused(replace(STEP, tokens=(10, token, 4)), {}).code == CODE.ID_OUT_OF_RANGE
 
 
-V1_STEP = replace(
-    STEP, policy=ProposalPolicy(Layout.IDS_ONLY, 2, 0.0), proposal_key=0, hidden_rows=0, hidden=b""
-)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "code"),
     [
@@ -352,7 +386,8 @@ def test_reply_refusals(changes: dict[str, Any], code: ProtocolErrorCode) -> Non
 
 
 def sharded(index: int, begin: int, end: int) -> Reply:
-    rows = tuple(ReplyRow(6 + i, 4, end - begin, 0, bytes(4 * (end - begin))) for i in range(2))
+    q = bytes(4 * (end - begin))
+    rows = ReplyRows.of(ReplyRow(6 + i, 4, end - begin, 0, q) for i in range(2))
     return replace(
         REPLY, layout=Layout.DENSE, support=end - begin, rows=rows, shard_index=index,
         shard_count=3, shard_begin=begin, shard_end=end,
@@ -425,18 +460,22 @@ def test_statuses_without_a_reply_carry_no_sizes() -> None:
             assert decoded(message) == message
 
 
-def test_large_qs_are_views_and_parts_small_ones_are_joined() -> None:
+def test_large_rows_are_views_and_parts_small_ones_are_joined() -> None:
     dense = replace(sharded(0, 0, 11), shard_count=1)
     assert len(encode(dense)) == 1
-    wide = replace(AGREED, vocab_size=5000)
-    rows = tuple(ReplyRow(6 + i, 4, 5000, 0, memoryview(bytes(20_000))) for i in range(2))
-    large = replace(dense, support=5000, shard_end=5000, rows=rows)
-    parts = encode(large)
-    assert [part for part in parts if isinstance(part, memoryview)] == [row.q for row in rows]
-    payload = memoryview(bytearray(b"".join(parts)))
+    wide = replace(AGREED, vocab_size=20_000)
+    rows = ReplyRows.of(ReplyRow(6 + i, 4, 20_000, 0, bytes(80_000)) for i in range(2))
+    rows = ReplyRows(memoryview(rows.body), rows.q_bytes)
+    large = replace(dense, support=20_000, shard_end=20_000, rows=rows)
+    head, body = encode(large)
+    assert body is rows.body
+    payload = memoryview(bytearray(head + bytes(body)))
     back = decode(MessageType.REPLY, V2, payload, wide)
-    assert isinstance(back, Reply)
-    assert all(row.q.obj is payload.obj for row in back.rows if isinstance(row.q, memoryview))
+    assert back == large
+    assert isinstance(back, Reply) and isinstance(back.rows.body, memoryview)
+    assert back.rows.body.obj is payload.obj
+    small = decode(MessageType.REPLY, V2, memoryview(bytearray(payload_of(REPLY))), AGREED)
+    assert isinstance(small, Reply) and isinstance(small.rows.body, bytes)
 
 
 @pytest.mark.parametrize(
@@ -446,8 +485,7 @@ def test_large_qs_are_views_and_parts_small_ones_are_joined() -> None:
         replace(STEP, tokens=(2**31,)),
         replace(STEP, prefix_digest=bytes(15)),
         replace(STEP, commit=CommitRider(-1, 0, Outcome.NONE)),
-        replace(REPLY, rows=(ReplyRow(6, 4, 2, 99, bytes(23)),)),
-        replace(REPLY, rows=(ReplyRow(6, 2**31, 2, 99, bytes(24)),)),
+        replace(REPLY, rows=ReplyRows.of([ReplyRow(6, 4, 2, 99, bytes(23))])),
         replace(VERIFIER, precision="more than sixteen"),
         replace(VERIFIER, rng_abi="with blank"),
         Ping(-1),
@@ -457,3 +495,21 @@ def test_large_qs_are_views_and_parts_small_ones_are_joined() -> None:
 def test_what_does_not_fit_its_field_is_our_own_bug(message: Message) -> None:
     with pytest.raises(ValueError):
         encode(message)
+
+
+def test_every_number_of_a_step_that_does_not_fit_its_field_is_our_own_bug() -> None:
+    """Its own, its policy's and its rider's, and a token."""
+    steps = [replace(STEP, tokens=(0, value)) for value in (-(1 << 31) - 1, 1 << 31, 0.5)]
+    for value in (-1, 1 << 64, 1.5):
+        for part, name in ((STEP, None), (STEP.policy, "policy"), (STEP.commit, "commit")):
+            for field in fields(part):
+                if type(getattr(part, field.name)) is not int or field.name == "hidden_rows":
+                    continue
+                changed = replace(part, **{field.name: value})
+                steps.append(
+                    changed if isinstance(changed, Step) else replace(STEP, **{str(name): changed})
+                )
+    assert len(steps) > 40
+    for step in steps:
+        with pytest.raises(ValueError):
+            encode(step)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from draftwire.conformance.vectors import Vector, expect
 from draftwire.errors import ProtocolError
 from draftwire.exact import payload as exact_payload
-from draftwire.rows import payload as kernel_payload
+from draftwire.rows.reply import decode_rows
 from draftwire.wire import registry
 from draftwire.wire.agreement import Agreed, agree, answer, bounds
 from draftwire.wire.codec import decode, encode
@@ -131,12 +131,12 @@ def shown_fields(kind: MessageType, payload: memoryview) -> Iterator[tuple[str, 
 def judged(reply: Reply, vocab_size: int) -> Vector:
     """The counts of a reply or the code it is dropped with; both decoders must say the same."""
     verdicts: list[Vector] = []
-    for decoder in (exact_counts, kernel_counts):
+    for decoder in (exact_counts, compiled_counts):
         try:
             verdicts.append({"counts": decoder(reply, vocab_size)})
         except ProtocolError as error:
             verdicts.append({"dropped": error.code.name})
-    expect("kernel q rows against the plain ones", verdicts[1], verdicts[0])
+    expect("compiled q rows against the plain ones", verdicts[1], verdicts[0])
     return verdicts[0]
 
 
@@ -145,9 +145,9 @@ def exact_counts(reply: Reply, vocab_size: int) -> list[list[int]]:
     return [row.dense() for row in exact_payload.decode_reply_rows(reply, vocab_size)]
 
 
-def kernel_counts(reply: Reply, vocab_size: int) -> list[list[int]]:
-    """Whole rows of counts by the vectorised decoder."""
-    return [row.exact().dense() for row in kernel_payload.decode_reply_rows(reply, vocab_size)]
+def compiled_counts(reply: Reply, vocab_size: int) -> list[list[int]]:
+    """Whole rows of counts by the compiled decoder."""
+    return [row.exact().dense() for row in decode_rows(reply, vocab_size)]
 
 
 # HELLO -------------------------------------------------------------------------------------------

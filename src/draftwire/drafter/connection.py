@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Generic
 
 from draftwire.drafter.counters import LeaseEnd
@@ -17,7 +17,7 @@ from draftwire.session.session_table import SessionTable
 from draftwire.transport.channel import Part
 from draftwire.transport.queue import OutQueue
 from draftwire.wire.messages import Reset, Step
-from draftwire.wire.registry import Status
+from draftwire.wire.registry import MessageType, Status
 
 if TYPE_CHECKING:
     from draftwire.drafter.program import DrafterProgram
@@ -54,6 +54,16 @@ class Connection(Generic[Context]):
     def heard_at(self) -> float:
         """When the peer's last whole frame came, in seconds of the program's clock."""
         return self._link.heard_at
+
+    @property
+    def received(self) -> Mapping[MessageType, int]:
+        """How many frames of each type have come."""
+        return self._link.received
+
+    @property
+    def sent(self) -> Mapping[MessageType, int]:
+        """How many frames of each type were sent."""
+        return self._link.sent
 
     def filled(self, count: int) -> None:
         """Take ``count`` received bytes: answers go to ``outgoing``, tasks to their turn."""

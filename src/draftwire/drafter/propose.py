@@ -17,13 +17,11 @@ from draftwire.rows.shards import ShardDraft
 from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Status
-from draftwire.wire.values import quickly_made
 
 ProposalSource: TypeAlias = Callable[[int], WordSource]
 """From a proposal key to the words drawn under it; :class:`ProposalWords` but in tests."""
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class DraftJob(Generic[Context]):
     """One session's part of a batch.
@@ -69,7 +67,7 @@ def propose(
     q of its own (P11).
     Raises only what ``engine.forward`` raises.
     """
-    drafts: list[Draft | Status] = [Draft.under(job.policy, engine.vocab_size) for job in jobs]
+    drafts: list[Draft | Status] = [Draft() for _ in jobs]
     words = [_words(job, source) for job in jobs]
     feeds: dict[int, Sequence[int]] = {index: job.feed for index, job in enumerate(jobs)}
     while feeds:

@@ -49,8 +49,8 @@ class DrafterServer(Generic[Context]):
         self._tls = tls
         self._selector = selectors.DefaultSelector()
         self._bell = Waker(self._selector)
-        self._peers: set[Peer[Context]] = set()
-        self._unread: set[Peer[Context]] = set()  # of which received bytes wait in their streams
+        self.peers: set[Peer[Context]] = set()
+        self.unread: set[Peer[Context]] = set()  # of which received bytes wait in their streams
         self._places: Admission[Context] = Admission(
             program.config.max_connections,
             self._limits,
@@ -94,11 +94,15 @@ class DrafterServer(Generic[Context]):
         self._drain_seconds = seconds
         self._bell.ring()
 
+    def wake(self) -> None:
+        """End the wait of this turn, or of the next one; may be called from anywhere."""
+        self._bell.ring()
+
     def run(self) -> None:
         """Serve until stopped, then tell every verifier, and close everything."""
         try:
             while not self._stopping and not self._drained():
-                self._turn()
+                self.turn()
             self._say_goodbye()
         finally:
             self._close()
@@ -124,14 +128,14 @@ class DrafterServer(Generic[Context]):
         """Close the sockets, if ``run`` has not done so."""
         self._close()
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
         """Wait for something, read all that is there, draft it as one batch, send.
 
         What somebody waits for is on its way before anything is booked or judged.
         """
         touched: list[Peer[Context]] = []
         # Of these the selector knows nothing: what waits has been decrypted already.
-        unread = [peer.stream.socket for peer in self._unread if peer.interest == READ]
+        unread = [peer.stream.socket for peer in self.unread if peer.interest == READ]
         ready = self._selector.select(self._patience(waits=not unread))
         if unread:
             known = {key.fileobj for key, _ in ready}
@@ -152,7 +156,7 @@ class DrafterServer(Generic[Context]):
         heard = time.monotonic()
         answered = self.program.draw()
         # A batch may answer peers that sent their STEP in an earlier turn.
-        awaited = [peer for peer in self._peers if peer.connection in answered] if answered else []
+        awaited = [peer for peer in self.peers if peer.connection in answered] if answered else []
         for peer in awaited:
             peer.flush()
         self.program.book()
@@ -230,7 +234,7 @@ class DrafterServer(Generic[Context]):
             stream.socket.close()
             return
         peer = Peer(stream, connection, now + self._limits.handshake_seconds)
-        self._peers.add(peer)
+        self.peers.add(peer)
         self._places.admit(peer)
         self._log.opened(peer.name, peer.host)
         self._watch(peer, stream.wants)
@@ -266,7 +270,7 @@ class DrafterServer(Generic[Context]):
     def _read(self, peer: Peer[Context]) -> None:
         """Read once, so much as P24 allows in a turn; what is left waits for the next one."""
         connection = peer.connection
-        self._unread.discard(peer)
+        self.unread.discard(peer)
         try:
             count = peer.stream.receive_into(connection.buffer())
         except BlockingIOError:
@@ -278,7 +282,7 @@ class DrafterServer(Generic[Context]):
             return
         connection.filled(count)
         if peer.stream.pending and not connection.closing:
-            self._unread.add(peer)
+            self.unread.add(peer)
         if connection.error is not None:
             self._log.refused(peer.name, peer.host, connection.error)
         elif connection.roster is not None and self._places.half_open(peer):
@@ -288,7 +292,7 @@ class DrafterServer(Generic[Context]):
         """Take what was read out of a peer's limits, and renew its lease if it was heard."""
         connection = peer.connection
         pause = connection.book()
-        if pause and peer in self._peers:
+        if pause and peer in self.peers:
             peer.resumes = now + pause
             self._places.pause(peer)
         heard_at = connection.heard_at
@@ -297,7 +301,7 @@ class DrafterServer(Generic[Context]):
             self._places.renew(peer, now)
 
     def _write(self, peer: Peer[Context]) -> None:
-        if peer not in self._peers:
+        if peer not in self.peers:
             return
         if not peer.stream.greeted:
             self._watch(peer, peer.stream.wants)
@@ -333,9 +337,9 @@ class DrafterServer(Generic[Context]):
 
     def _forget(self, peer: Peer[Context], *, told: bool = False) -> None:
         """Close a connection and free what it holds. told: the operator knows why."""
-        if peer in self._peers:
-            self._peers.remove(peer)
-            self._unread.discard(peer)
+        if peer in self.peers:
+            self.peers.remove(peer)
+            self.unread.discard(peer)
             self._places.forget(peer)
             self._watch(peer, 0)
             if peer.connection.roster is not None and not told:
@@ -349,12 +353,12 @@ class DrafterServer(Generic[Context]):
         self._door.close()
         self._log.ended(self.program.open_sessions)
         self.program.shut_down()
-        for peer in self._peers:
+        for peer in self.peers:
             peer.connection.leave()
         deadline = time.monotonic() + FAREWELL_SECONDS
-        for peer in list(self._peers):
+        for peer in list(self.peers):
             self._write(peer)
-        while any(peer.connection.outgoing for peer in self._peers):
+        while any(peer.connection.outgoing for peer in self.peers):
             left = deadline - time.monotonic()
             if left <= 0:
                 return
@@ -363,7 +367,7 @@ class DrafterServer(Generic[Context]):
                     self._write(key.data)
 
     def _close(self) -> None:
-        for peer in list(self._peers):
+        for peer in list(self.peers):
             self._forget(peer)
         self._door.close()
         self._selector.close()

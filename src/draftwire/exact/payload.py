@@ -1,6 +1,6 @@
 """The q bytes of a reply in plain integers: P12 and P14 of spec/protocol.md, word for word.
 
-Normative for :mod:`draftwire.rows.payload`, which gives the same rows and the same error codes.
+Normative for :mod:`draftwire.rows.reply`, which gives the same rows and the same error codes.
 Layouts are told apart by name (``IDS_ONLY``, ``DENSE``, ``SPARSE``); their numbers belong to the
 wire. Everything received that is not canonical raises ProtocolError, everything of our own that
 cannot be sent ArithmeticRefusalError.

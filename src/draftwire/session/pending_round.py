@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.kernels import cpu
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.rows import Lease, RowBlock
 from draftwire.kernels.shards.shard import Shard
 from draftwire.kernels.words import proposal_words
-from draftwire.rows.payload import decode_reply_rows
+from draftwire.rows.audit import first_audit_failure
+from draftwire.rows.reply import decode_rows
 from draftwire.session.proposal import Proposal, Received
 from draftwire.wire.agreement import reply_bytes
 from draftwire.wire.messages import Complete, Reply, Step
 from draftwire.wire.registry import Layout
-from draftwire.wire.rows import tokens_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +49,7 @@ class PendingRound:
     asked_at: float
     deadline: float
     tokens: tuple[int, ...] = ()
-    rows: Sequence[QRow] = field(default=(), repr=False)
+    rows: RowBlock | None = field(default=None, repr=False)
     payload_bytes: int = 0
     checksum: int = 0
 
@@ -74,14 +72,21 @@ class PendingRound:
         if (received.payload_bytes, received.checksum) != (self.payload_bytes, self.checksum):
             _refuse(_CODE.DUPLICATE_ROUND, "round", "two different replies to one round")
 
-    def hold(self, reply: Reply, received: Received, out: NDArray[np.int32] | None = None) -> None:
+    def hold(
+        self,
+        reply: Reply,
+        received: Received,
+        out: NDArray[np.int32] | None = None,
+        lease: Lease | None = None,
+    ) -> None:
         """Take the q's of a REPLY out of the receive buffer (P12, P14); not yet a proposal.
 
-        out: int32 (K, V) of the round's slot, where dense counts go; None = memory of their own.
+        out: int32 (K, V) of the round's slot, where dense counts go, to be read there until the
+        lease is over; None = memory of their own.
         """
         self.check_shape(reply, received.payload_bytes)
-        self.rows = decode_reply_rows(reply, self.vocab_size, out)
-        self.tokens = tokens_of(reply.rows)
+        self.rows = decode_rows(reply, self.vocab_size, out, lease)
+        self.tokens = reply.rows.tokens
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
 
     def check_whole(self, complete: Complete) -> None:
@@ -98,24 +103,22 @@ class PendingRound:
         """
         if self.step.policy.layout is Layout.IDS_ONLY:
             return 0
-        first = self.step.first_position
-        words = self._words(len(self.tokens)).tolist()
-        for index, (token, row) in enumerate(zip(self.tokens, self.rows, strict=True)):
-            if not cpu.audit(row, token, words[index]):
-                where = first + index
-                _refuse(_CODE.AUDIT_FAILED, "token", f"{where} was not drawn from the q sent")
-        return len(self.tokens)
-
-    def _words(self, count: int) -> NDArray[np.int64]:
-        step = self.step
-        return proposal_words(
-            step.proposal_key, step.generation, step.round, step.first_position, count
+        assert self.rows is not None
+        step, first = self.step, self.step.first_position
+        uniform24 = proposal_words(
+            step.proposal_key, step.generation, step.round, first, len(self.tokens)
         )
+        wrong = first_audit_failure(self.rows, self.tokens, uniform24)
+        if wrong is not None:
+            where = first + wrong
+            _refuse(_CODE.AUDIT_FAILED, "token", f"{where} was not drawn from the q sent")
+        return len(self.tokens)
 
     def proposal(self) -> Proposal:
         """Return the proposal; call it when everything above holds."""
-        step = self.step
-        return Proposal(self.tokens, self.rows, step.generation, step.round, step.anchor + 1)
+        step, rows = self.step, self.rows
+        assert rows is not None
+        return Proposal(self.tokens, rows, step.generation, step.round, step.anchor + 1)
 
     def check_shape(self, reply: Reply, payload_bytes: int) -> None:
         """Refuse a REPLY of another layout, shard, depth or size than the STEP asks for."""

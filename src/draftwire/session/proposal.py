@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from draftwire.kernels.rows import QRow, SparseRows
+from draftwire.kernels.rows import QRow
 from draftwire.session.reasons import DropReason
 from draftwire.wire.messages import CommitRider, Message, ProposalPolicy
-from draftwire.wire.registry import Layout, Outcome
+from draftwire.wire.registry import Outcome
 
 Parts: TypeAlias = list[bytes | memoryview]
 """Bytes to be written, in order, for ``writev``; views in it stay as they are until then."""
@@ -61,14 +61,7 @@ class Draft:
     """A whole proposal: K tokens, and the K rows of counts that they were drawn from."""
 
     tokens: list[int] = field(default_factory=list)
-    rows: list[QRow] | SparseRows = field(default_factory=list)
-
-    @classmethod
-    def under(cls, policy: ProposalPolicy, vocab_size: int) -> Draft:
-        """Return one without tokens yet, whose rows will lie as its answer takes them fastest."""
-        if policy.layout is not Layout.SPARSE:
-            return cls()
-        return cls([], SparseRows.room(vocab_size, policy.depth, policy.support))
+    rows: list[QRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from draftwire.kernels.shards.shard import Shard
-from draftwire.rows.payload import encode_reply_rows
+from draftwire.rows.reply import encode_rows
 from draftwire.rows.shards import ShardDraft, encode_shard_rows
 from draftwire.session.proposal import Draft, Parts
 from draftwire.wire.agreement import Agreed, reply_bytes
 from draftwire.wire.codec import encode
 from draftwire.wire.frames import encode_frame, frame_checksum
-from draftwire.wire.messages import Complete, Reply, ReplyRow, Step
+from draftwire.wire.messages import Complete, Reply, Step
 from draftwire.wire.registry import Layout, MessageType, Status
 
 
@@ -24,10 +22,10 @@ def answered(step: Step, drafted: Draft | ShardDraft, agreed: Agreed) -> Parts:
     policy, first = step.policy, step.anchor + 1
     if isinstance(drafted, ShardDraft):
         shard = drafted.shard
-        rows: Sequence[ReplyRow] = encode_shard_rows(drafted, first, policy.layout, policy.support)
+        rows = encode_shard_rows(drafted, first, policy.layout, policy.support)
     else:
         shard = Shard(agreed.vocab_size, 0, agreed.vocab_size)
-        rows = encode_reply_rows(drafted.rows, drafted.tokens, first, policy.layout, policy.support)
+        rows = encode_rows(drafted.rows, drafted.tokens, first, policy.layout, policy.support)
     reply = Reply(
         session=step.session,
         slot=step.slot,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from draftwire.kernels.rows import Lease
 from draftwire.kernels.shards.shard import Shard
 from draftwire.rows.shards import ShardDraft, decode_shard_rows
 from draftwire.session.pending_round import PendingRound
@@ -42,8 +43,14 @@ class PendingShardRound(PendingRound):
         """What part of the vocabulary the reply has to hold."""
         return self.part
 
-    def hold(self, reply: Reply, received: Received, out: NDArray[np.int32] | None = None) -> None:
-        """Take this shard's columns of a REPLY into memory of their own; ``out`` is not used."""
+    def hold(
+        self,
+        reply: Reply,
+        received: Received,
+        out: NDArray[np.int32] | None = None,
+        lease: Lease | None = None,
+    ) -> None:
+        """Take this shard's columns of a REPLY into memory of their own; no slot's is used."""
         self.check_shape(reply, received.payload_bytes)
         self.draft = decode_shard_rows(reply, self.part)
         self.tokens = self.draft.tokens

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
-from draftwire.kernels.rows import QRow
+from draftwire.kernels.rows import Lease
 from draftwire.session.slots import Claim, SlotInput, Slots
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.registry import LayoutSet
@@ -30,11 +29,11 @@ _GIVE_UP: Final = SlotInput.GIVE_UP
 class SlotPlan:
     """How many replies a session group holds at once, and of what shape.
 
-    in_flight: for each request, so that one may arrive while another is consumed. requests: of the
-    group. depth: the deepest proposal.
+    in_flight: for each request; a session has one, so more is memory without a use. requests: of
+    the group. depth: the deepest proposal.
     """
 
-    in_flight: int = 2
+    in_flight: int = 1
     requests: int = 4
     depth: int = 5
 
@@ -92,7 +91,6 @@ class ReplySlots(Slots[SlotBuffer]):
         self.requests = None if plan is None else plan.requests
         self.depth = None if plan is None else plan.depth
         self._shape = (plan, width)
-        self.staged = width > 0  # whether dense replies lie in the slots
 
     @classmethod
     def planned(
@@ -117,8 +115,8 @@ class ReplySlots(Slots[SlotBuffer]):
 
     @classmethod
     def alone(cls) -> ReplySlots:
-        """Return the slots of a session outside any group: two, whose replies bring memory."""
-        return cls([SlotBuffer(), SlotBuffer()])
+        """Return the slot of a session outside any group, whose replies bring memory."""
+        return cls([SlotBuffer()])
 
 
 class SlotHandle:
@@ -131,7 +129,7 @@ class SlotHandle:
         """Begin without a slot."""
         self.slots = slots
         self._held: tuple[ReplySlots, Claim] | None = None
-        self._lent: Sequence[QRow] = ()  # rows that lie in the slot, and that others read
+        self.lease = Lease()  # of the slot's memory, for the rows of this round
 
     def require_room(self, depth: int) -> None:
         """Raise ConfigurationError for a proposal that is deeper than the slots."""
@@ -153,16 +151,11 @@ class SlotHandle:
             raise _another()
         return stage
 
-    def publish(self, rows: Sequence[QRow]) -> None:
-        """The reply is whole and valid, and the session's caller reads it from now on.
-
-        rows: those of its rows that lie in the slot.
-        """
+    def publish(self) -> None:
+        """The reply is whole and valid, and the session's caller reads it from now on."""
         held = self._held
         if held is None or held[0].happened(held[1], _VALIDATE) is None:
             raise _another()
-        if held[0].staged:
-            self._lent = rows
 
     def give_up(self) -> None:
         """The round is over without a proposal, or without one that is used."""
@@ -176,10 +169,9 @@ class SlotHandle:
         held = self._held
         if held is None:
             return
-        for row in self._lent:  # before the slot is another round's
-            row.withdraw()
+        self.lease.end()  # before the slot is another round's
         held[0].happened(held[1], how)
-        self._held, self._lent = None, ()
+        self._held, self.lease = None, Lease()
 
 
 def _another() -> ProtocolError:

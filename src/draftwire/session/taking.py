@@ -15,7 +15,7 @@ from draftwire.session.reasons import DECLINED, LOST_CODES, DropReason, reason_o
 from draftwire.session.slot_buffers import ReplySlots, SlotHandle
 from draftwire.session.state_table import Input, State, advance
 from draftwire.wire.messages import Complete, ErrorMessage, Reply
-from draftwire.wire.registry import Layout, Status
+from draftwire.wire.registry import Status
 
 _ANSWERS: Final = (Reply, Complete, ErrorMessage)
 
@@ -106,7 +106,8 @@ class Taking:
         flight = self._require_flight()
         flight.check_identity(reply)
         if not self._is_again(flight, received):
-            flight.hold(reply, received, self._hold.arrive().out(flight.step.policy.depth))
+            out = self._hold.arrive().out(flight.step.policy.depth)
+            flight.hold(reply, received, out, self._hold.lease)
             self.state = advance(self.state, Input.REPLY)
 
     def _is_again(self, flight: PendingRound, received: Received) -> bool:
@@ -136,7 +137,7 @@ class Taking:
     def _whole(self, flight: PendingRound, now: float) -> Proposal:
         if self._audit:
             self._audit_draws(flight)
-        self._hold.publish(flight.rows if flight.step.policy.layout is Layout.DENSE else ())
+        self._hold.publish()
         self.state = advance(self.state, Input.COMPLETE)
         self._held.shown(self.generation, self.round, flight.step.anchor + 1)
         self.round_trip = now - flight.asked_at

@@ -85,6 +85,11 @@ class TcpChannel:
         """Connect; as :func:`connected_to`."""
         return cls(connected_to(address, deadline))
 
+    @property
+    def raw_socket(self) -> socket.socket:
+        """The socket, for its options."""
+        return self._socket
+
     def send(self, parts: Sequence[Part], deadline: float) -> None:
         """Send all parts, in one call where the system takes them at once."""
         if seconds_until(deadline) <= 0:

@@ -194,6 +194,11 @@ class TlsChannel:
         """Take over a socket whose handshake is done."""
         self._socket = connected
 
+    @property
+    def raw_socket(self) -> ssl.SSLSocket:
+        """The socket, for its options."""
+        return self._socket
+
     def receive_into(self, buffer: memoryview, deadline: float) -> int:
         """Wait for bytes and put them into ``buffer``; returns how many, at least one."""
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
@@ -11,12 +11,14 @@ from draftwire.wire.fields import PAYLOAD_TABLES, POSITION_TABLE
 from draftwire.wire.frames import READ_AHEAD, Bounds
 from draftwire.wire.messages import Hello, ProposalPolicy
 from draftwire.wire.registry import (
+    ENTRY_BYTES,
     FRAME_MAC_BYTES,
     HANDSHAKE_TYPES,
     HEADER_BYTES,
     HIDDEN_ITEM_BYTES,
     SENDERS,
     TRAILER_BYTES,
+    WITH_SUPPORT,
     Adaptation,
     HiddenDtype,
     Layout,
@@ -26,7 +28,6 @@ from draftwire.wire.registry import (
     WireVersion,
 )
 
-_ENTRY_BYTES: Final = {Layout.IDS_ONLY: 0, Layout.DENSE: 4, Layout.SPARSE: 8}
 _STEP_BYTES: Final = PAYLOAD_TABLES[MessageType.STEP].bytes
 _REPLY_BYTES: Final = PAYLOAD_TABLES[MessageType.REPLY].bytes
 _ANY_IDENTITY: Final = bytes(32)
@@ -98,11 +99,6 @@ class Agreed:
     def offered(self) -> frozenset[Layout]:
         """The layouts one by one."""
         return frozenset(each for each in Layout if LayoutSet(1 << each) in self.layouts)
-
-    @cached_property
-    def policies(self) -> dict[tuple[int, int, bytes], ProposalPolicy]:
-        """Policies that have come and were checked, by layout, depth and their other bytes."""
-        return {}
 
     @cached_property
     def hidden_row_bytes(self) -> int:
@@ -181,7 +177,7 @@ def require_carried(agreed: Agreed, policy: ProposalPolicy) -> None:
         _refuse("layouts", f"{policy.layout.name} is not among {agreed.layouts!r}")
     if policy.depth > agreed.max_depth:
         _refuse("max_depth", f"depth {policy.depth} is over the agreed {agreed.max_depth}")
-    if policy.layout == Layout.SPARSE and policy.support > agreed.max_support:
+    if policy.layout in WITH_SUPPORT and policy.support > agreed.max_support:
         _refuse("max_support", f"support {policy.support} is over the agreed {agreed.max_support}")
     if policy.depth + 1 > agreed.max_context:
         _refuse("max_context", f"depth {policy.depth} leaves no room in {agreed.max_context}")
@@ -189,10 +185,9 @@ def require_carried(agreed: Agreed, policy: ProposalPolicy) -> None:
 
 def q_bytes(layout: Layout, width: int) -> int:
     """Return the bytes of one row's q; ``width`` is the shard's width (dense) or K (sparse)."""
-    return _ENTRY_BYTES[layout] * width
+    return ENTRY_BYTES[layout] * width
 
 
-@lru_cache(maxsize=256)
 def reply_bytes(layout: Layout, vocab_size: int, depth: int, support: int) -> int:
     """Return the exact payload bytes of a REPLY (P12): nothing that was drawn is in it.
 
@@ -313,7 +308,7 @@ def _check_answer(offer: Hello, answered: Hello) -> None:
 
 def _check_sizes(agreed: Agreed) -> None:
     """Refuse what cannot carry its own messages, before anything is allocated (P8)."""
-    if LayoutSet.SPARSE in agreed.layouts and not agreed.max_support:
+    if agreed.offered & WITH_SUPPORT and not agreed.max_support:
         _refuse("max_support", "the sparse layout needs a support of at least 1")
     if agreed.max_depth + 1 > agreed.max_context:
         _refuse("max_context", f"depth {agreed.max_depth} does not fit into {agreed.max_context}")

@@ -1,19 +1,26 @@
-"""The limits and enumerations of each message's fields (P3, P5, P18), for codec and policies.
+"""What is wrong with a payload, field by field in the order of P3 (and P5, P18).
 
-Each function takes the fields as numbers, replaces enumerations by their members in place, and
-raises ProtocolError with the field at the first that is wrong.
+Each check takes the fields as numbers, replaces enumerations by their members in place, and raises
+ProtocolError with the field at the first that is wrong.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Final, NoReturn, TypeVar
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.wire.agreement import Agreed, reply_bytes, require_carried, version_of
-from draftwire.wire.fields import FIELD_NAMES
+from draftwire.wire.agreement import (
+    Agreed,
+    reply_bytes,
+    require_carried,
+    step_bytes,
+    version_of,
+)
+from draftwire.wire.fields import FIELD_NAMES, PAYLOAD_TABLES
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import (
     MAX_DEPTH,
@@ -21,10 +28,12 @@ from draftwire.wire.registry import (
     MAX_VOCABULARY,
     MIN_TEMPERATURE,
     TOTAL,
+    WITH_SUPPORT,
     Adaptation,
     HiddenDtype,
     Layout,
     LayoutSet,
+    MessageType,
     Outcome,
     Role,
     Status,
@@ -34,14 +43,42 @@ from draftwire.wire.registry import (
 Values = dict[str, Any]
 Number = TypeVar("Number", bound=IntEnum)
 
-_MEMBERS: Final[dict[type[IntEnum], dict[int, Any]]] = {
-    each: {int(member): member for member in each}
-    for each in (Adaptation, HiddenDtype, Layout, Outcome, ProtocolErrorCode, Role, Status)
-}
-"""Members by number: one look-up, where calling the enumeration runs a good deal of code."""
+LEAST_REPLY_BYTES: Final = reply_bytes(Layout.IDS_ONLY, 1, 1, 0)
+"""Payload bytes of the smallest REPLY there is."""
 
-_LEAST_REPLY: Final = reply_bytes(Layout.IDS_ONLY, 1, 1, 0)  # bytes
-_ALL_LAYOUTS: Final = int(LayoutSet.IDS_ONLY | LayoutSet.DENSE | LayoutSet.SPARSE)
+_ALL_LAYOUTS: Final = sum(LayoutSet)
+_VARIABLE: Final = frozenset({MessageType.STEP, MessageType.REPLY})  # more than fixed fields
+
+
+def checked(
+    type: MessageType, version: WireVersion, payload: memoryview, agreed: Agreed | None
+) -> Values:
+    """Return the fixed fields of a payload, enumerations as members; raise at the first fault.
+
+    This alone says how a payload is refused: there is nothing that it lets through and
+    ``codec.decode`` does not, nor the other way round.
+    """
+    table = PAYLOAD_TABLES[type]
+    if payload.nbytes < table.bytes:
+        _bad_length(f"{payload.nbytes} bytes are too few for {type.name}")
+    if payload.nbytes > table.bytes and type not in _VARIABLE:
+        _bad_length(f"{payload.nbytes} bytes are too many for {type.name}")
+    values = table.unpack(payload)
+    if type is MessageType.HELLO:
+        check_hello(values, version)
+    elif type is MessageType.ERROR:
+        check_error(values)
+    elif type not in _EARLY:
+        if agreed is None:
+            raise ProtocolError(
+                ProtocolErrorCode.UNEXPECTED_MESSAGE, f"{type.name} came before both HELLOs"
+            )
+        require_version(version, agreed)
+        check_session(values)
+        check = _CHECKS.get(type)
+        if check is not None:
+            check(values, payload, agreed)
+    return values
 
 
 def _refuse(code: ProtocolErrorCode, field: str, message: str) -> NoReturn:
@@ -50,6 +87,10 @@ def _refuse(code: ProtocolErrorCode, field: str, message: str) -> NoReturn:
 
 def _bad(field: str, message: str) -> NoReturn:
     _refuse(ProtocolErrorCode.BAD_FIELD, field, message)
+
+
+def _bad_length(message: str) -> NoReturn:
+    raise ProtocolError(ProtocolErrorCode.BAD_LENGTH, message)
 
 
 def _within(values: Values, field: str, least: int, most: int) -> None:
@@ -62,10 +103,10 @@ def _within(values: Values, field: str, least: int, most: int) -> None:
 
 
 def _member(values: Values, field: str, enumeration: type[Number]) -> Number:
-    member: Number | None = _MEMBERS[enumeration].get(values[field])
-    if member is None:
+    try:
+        values[field] = member = enumeration(values[field])
+    except ValueError:
         _bad(field, f"{values[field]} is not a {enumeration.__name__}")
-    values[field] = member
     return member
 
 
@@ -80,9 +121,7 @@ def require_version(version: WireVersion, agreed: Agreed) -> None:
 def require_length(actual: int, expected: int) -> None:
     """A payload's length must be what its own fields say."""
     if actual != expected:
-        raise ProtocolError(
-            ProtocolErrorCode.BAD_LENGTH, f"{actual} payload bytes where {expected} are due"
-        )
+        _bad_length(f"{actual} payload bytes where {expected} are due")
 
 
 def check_hello(values: Values, version: WireVersion) -> None:
@@ -149,7 +188,7 @@ def check_policy(values: Values, agreed: Agreed) -> None:
     _within(values, "top_k", 0, agreed.vocab_size)
     _within(values, "top_p", 1, TOTAL)
     _within(values, "min_p", 0, TOTAL)
-    if layout == Layout.SPARSE:
+    if layout in WITH_SUPPORT:
         _within(values, "support", 1, agreed.max_support)
     elif values["support"]:
         _bad("support", f"{layout.name} has none")
@@ -167,8 +206,9 @@ def require_policy(agreed: Agreed, policy: ProposalPolicy) -> None:
     check_policy({name: getattr(policy, name) for name in fields} | {"proposal_key": 0}, agreed)
 
 
-def check_step(values: Values, agreed: Agreed) -> None:
-    """The rest of a STEP: slot, positions, the commit rider, hidden-state rows."""
+def check_step(values: Values, payload: memoryview, agreed: Agreed) -> None:
+    """STEP: its policy, then slot, positions, commit rider, hidden-state rows, length, tokens."""
+    check_policy(values, agreed)
     _within(values, "slot", 0, agreed.max_slots - 1)
     if values["first_position"] != values["anchor"] + 1:
         _bad("first_position", "is not anchor + 1")
@@ -181,6 +221,10 @@ def check_step(values: Values, agreed: Agreed) -> None:
         _bad("committed_round", "is not before this round")
     _check_accepted(values, "committed_accepted", outcome, agreed)
     _within(values, "hidden_rows", 0, agreed.hidden_rows)
+    count, head = values["token_count"], PAYLOAD_TABLES[MessageType.STEP].bytes
+    due = step_bytes(count, values["hidden_rows"], agreed.hidden_row_bytes)
+    require_length(payload.nbytes, due)
+    check_tokens(struct.unpack_from(f"<{count}i", payload, head), agreed)
 
 
 def _check_accepted(values: Values, field: str, outcome: Outcome, agreed: Agreed) -> None:
@@ -199,18 +243,19 @@ def check_tokens(tokens: Sequence[int], agreed: Agreed) -> None:
         )
 
 
-def check_reply(values: Values, agreed: Agreed) -> None:
-    """REPLY: layout, depth, shard range and entries a row, so that its size follows (P12)."""
+def check_reply(values: Values, payload: memoryview, agreed: Agreed) -> None:
+    """REPLY: layout, depth, shard range and entries a row, from which its size follows (P12)."""
     _within(values, "slot", 0, agreed.max_slots - 1)
     layout = _check_layout(values, agreed)
     _within(values, "depth", 1, agreed.max_depth)
     _check_shard(values, agreed)
-    if layout == Layout.SPARSE:
-        _within(values, "support", 1, agreed.max_support)
-        return
     width = values["shard_end"] - values["shard_begin"] if layout == Layout.DENSE else 0
-    if values["support"] != width:
+    if layout in WITH_SUPPORT:
+        _within(values, "support", 1, agreed.max_support)
+    elif values["support"] != width:
         _bad("support", f"{values['support']} where {layout.name} has {width} entries a row")
+    support = values["support"]
+    require_length(payload.nbytes, reply_bytes(layout, support, values["depth"], support))
 
 
 def _check_shard(values: Values, agreed: Agreed) -> None:
@@ -228,18 +273,18 @@ def _check_shard(values: Values, agreed: Agreed) -> None:
         _refuse(code, "shard_end", f"the last shard ends at {agreed.vocab_size}")
 
 
-def check_complete(values: Values, agreed: Agreed) -> None:
+def check_complete(values: Values, _: memoryview, agreed: Agreed) -> None:
     """COMPLETE: sizes only with status OK, and then those of a REPLY that may be."""
     _within(values, "slot", 0, agreed.max_slots - 1)
     if _member(values, "status", Status) == Status.OK:
-        _within(values, "reply_bytes", _LEAST_REPLY, agreed.max_reply_bytes)
+        _within(values, "reply_bytes", LEAST_REPLY_BYTES, agreed.max_reply_bytes)
         return
     for field in ("reply_bytes", "reply_checksum"):
         if values[field]:
             _bad(field, "is not zero where there is no reply")
 
 
-def check_commit(values: Values, agreed: Agreed) -> None:
+def check_commit(values: Values, _: memoryview, agreed: Agreed) -> None:
     """COMMIT: an outcome, and a token in [0, V) unless the text ended before one."""
     outcome = _member(values, "outcome", Outcome)
     if outcome == Outcome.NONE:
@@ -257,7 +302,17 @@ def check_commit(values: Values, agreed: Agreed) -> None:
         _bad("committed", "is zero")
 
 
-def check_reset(values: Values) -> None:
+def check_reset(values: Values, _: memoryview, agreed: Agreed) -> None:
     """RESET: the next generation is larger."""
     if values["next_generation"] <= values["generation"]:
         _bad("next_generation", "is not larger than the one that ends")
+
+
+_EARLY: Final = frozenset({MessageType.CHALLENGE, MessageType.PROOF})  # before both HELLOs, too
+_CHECKS: Final[dict[MessageType, Callable[[Values, memoryview, Agreed], None]]] = {
+    MessageType.STEP: check_step,
+    MessageType.REPLY: check_reply,
+    MessageType.COMPLETE: check_complete,
+    MessageType.COMMIT: check_commit,
+    MessageType.RESET: check_reset,
+}

@@ -1,20 +1,24 @@
 """Payloads to messages and back, canonically: what decodes encodes to the same bytes (P3).
 
 The one sentence that the fuzz tests hold this module to: any bytes are a message or exactly one
-:class:`ProtocolError`. What is checked here is the shape of a message and the limits of HELLO.
-Whether a reply answers its STEP is the session's to say (P13), and whether its q's are canonical is
-``decode_reply_rows``' (P14), so that a bad proposal costs itself and not the connection.
+:class:`ProtocolError`. The messages of a round are validated at once, by one test over their
+unpacked fields; only what it refuses goes to :mod:`draftwire.wire.checks`, which names the fault.
+All other messages, a few in the life of a request, are checked there alone.
+
+What is checked is the shape of a message and the limits of HELLO. Whether a reply answers its STEP
+is the session's to say (P13), and whether its q's are canonical is ``decode_rows``' (P14), so that
+a bad proposal costs itself and not the connection.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from math import copysign
 from typing import Any, Final
 
-from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.wire import checks
-from draftwire.wire.agreement import Agreed, q_bytes, reply_bytes, step_bytes
+from draftwire.wire.agreement import Agreed, q_bytes, step_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES, POSITION_TABLE
 from draftwire.wire.messages import (
     Cancel,
@@ -30,19 +34,34 @@ from draftwire.wire.messages import (
     Proof,
     ProposalPolicy,
     Reply,
-    ReplyRow,
+    ReplyRows,
     Reset,
     Step,
 )
-from draftwire.wire.registry import Layout, MessageType, WireVersion
-from draftwire.wire.rows import PackedRows
-from draftwire.wire.steps import read_step, remember
+from draftwire.wire.registry import (
+    MAX_TEMPERATURE,
+    MIN_TEMPERATURE,
+    TOTAL,
+    WITH_SUPPORT,
+    Layout,
+    MessageType,
+    Outcome,
+    Status,
+    WireVersion,
+)
 
 Parts = list[bytes | memoryview]
 
-_JOIN_BELOW: Final = 4096  # bytes of one q; smaller ones are copied, larger ones stay in place
-_STEP_BYTES: Final = PAYLOAD_TABLES[MessageType.STEP].bytes
-_REPLY_BYTES: Final = PAYLOAD_TABLES[MessageType.REPLY].bytes
+_COPY_BELOW: Final = 1 << 16  # bytes of a reply's rows; smaller ones are copied both ways
+
+_STEP: Final = PAYLOAD_TABLES[MessageType.STEP].record
+_REPLY: Final = PAYLOAD_TABLES[MessageType.REPLY].record
+_COMPLETE: Final = PAYLOAD_TABLES[MessageType.COMPLETE].record
+
+_LAYOUTS: Final = {int(layout): layout for layout in Layout}
+_OUTCOMES: Final = {int(outcome): outcome for outcome in Outcome}
+_STATUSES: Final = {int(status): status for status in Status}
+_NO_DRAFTS: Final = frozenset({Outcome.NONE, Outcome.TARGET_ONLY})
 
 MESSAGE_TYPES: Final[dict[type[Any], MessageType]] = {
     Hello: MessageType.HELLO,
@@ -58,6 +77,7 @@ MESSAGE_TYPES: Final[dict[type[Any], MessageType]] = {
     Challenge: MessageType.CHALLENGE,
     Proof: MessageType.PROOF,
 }
+_CLASSES: Final = {kind: each for each, kind in MESSAGE_TYPES.items()}
 
 
 def message_type(message: Message) -> MessageType:
@@ -66,16 +86,17 @@ def message_type(message: Message) -> MessageType:
 
 
 def encode(message: Message) -> Parts:
-    """Return the payload in parts, in order, large q's and hidden rows as they are.
+    """Return the payload in parts, in order, large rows and hidden rows as they are.
 
     Raises ValueError when a value does not fit its field: a bug of ours, since what may be said was
     agreed before.
     """
+    head = PAYLOAD_TABLES[MESSAGE_TYPES[type(message)]].pack(message)
     if isinstance(message, Step):
-        return _encode_step(message)
+        return _step_parts(head, message)
     if isinstance(message, Reply):
-        return _encode_reply(message)
-    return [PAYLOAD_TABLES[message_type(message)].pack(message)]
+        return _reply_parts(head, message)
+    return [head]
 
 
 def decode(
@@ -83,39 +104,22 @@ def decode(
 ) -> Message:
     """Return the message of a payload, or raise ProtocolError.
 
-    ``agreed`` is None before both HELLOs; then only what may come before decodes. Large q's
+    ``agreed`` is None before both HELLOs; then only what may come before decodes. Large rows of q
     and hidden rows of the result are views of ``payload``, everything else is copied.
     """
-    table = PAYLOAD_TABLES[type]
-    if payload.nbytes < table.bytes:
-        raise ProtocolError(
-            ProtocolErrorCode.BAD_LENGTH, f"{payload.nbytes} bytes are too few for {type.name}"
-        )
-    if payload.nbytes > table.bytes and type not in (MessageType.STEP, MessageType.REPLY):
-        raise ProtocolError(
-            ProtocolErrorCode.BAD_LENGTH, f"{payload.nbytes} bytes are too many for {type.name}"
-        )
-    if type is MessageType.STEP and agreed is not None and version is agreed.version:
-        step = read_step(payload, agreed)
-        if step is not None:
-            return step
-    values = table.unpack(payload)
-    early = _EARLY_DECODERS.get(type)
-    if early is not None:
-        return early(values, version)
-    if agreed is None:
-        raise ProtocolError(
-            ProtocolErrorCode.UNEXPECTED_MESSAGE, f"{type.name} came before both HELLOs"
-        )
-    checks.require_version(version, agreed)
-    message = _DECODERS[type](values, payload[table.bytes :], agreed)
-    if isinstance(message, Step):
-        remember(payload, message.policy, agreed)
+    reader = _READERS.get(type)
+    if reader is None:
+        return _CLASSES[type](**checks.checked(type, version, payload, agreed))  # type: ignore[no-any-return]
+    message = None
+    if agreed is not None and version is agreed.version:
+        message = reader(payload, agreed)
+    if message is None:
+        checks.checked(type, version, payload, agreed)
+        raise AssertionError(f"a {type.name} is refused, and no check says why")
     return message
 
 
-def _encode_step(step: Step) -> Parts:
-    head = PAYLOAD_TABLES[MessageType.STEP].pack(step)
+def _step_parts(head: bytes, step: Step) -> Parts:
     try:
         tokens = struct.pack(f"<{len(step.tokens)}i", *step.tokens)
     except struct.error as error:
@@ -123,150 +127,204 @@ def _encode_step(step: Step) -> Parts:
     return [head + tokens, step.hidden] if len(step.hidden) else [head + tokens]
 
 
-def _encode_reply(reply: Reply) -> Parts:
-    size = q_bytes(reply.layout, reply.support)
-    return encode_rows(PAYLOAD_TABLES[MessageType.REPLY].pack(reply), reply.rows, size)
+def _reply_parts(head: bytes, reply: Reply) -> Parts:
+    rows, size = reply.rows, q_bytes(reply.layout, reply.support)
+    if rows.q_bytes != size:
+        raise ValueError(f"a q of {rows.q_bytes} bytes where the layout takes {size}")
+    if len(rows.body) < _COPY_BELOW:
+        return [b"".join((head, rows.body))]
+    return [head, rows.body]
 
 
-def encode_rows(head: bytes, rows: Sequence[ReplyRow], size: int) -> Parts:
-    """Return the payload of a REPLY: its fixed fields, then rows whose q's are ``size`` bytes."""
-    if isinstance(rows, PackedRows) and rows.q_bytes == size:
-        return [head + rows.body]
-    parts: Parts = [head]
-    for row in rows:
-        if len(row.q) != size:
-            raise ValueError(f"a q of {len(row.q)} bytes where the layout takes {size}")
-        parts.append(POSITION_TABLE.pack_values(row.position, row.token, row.entries, row.checksum))
-        parts.append(row.q)
-    return [b"".join(parts)] if size < _JOIN_BELOW else parts
-
-
-def _decode_hello(values: dict[str, Any], version: WireVersion) -> Hello:
-    checks.check_hello(values, version)
-    return Hello(**values)
-
-
-def _decode_error(values: dict[str, Any], _: WireVersion) -> ErrorMessage:
-    checks.check_error(values)
-    return ErrorMessage(**values)
-
-
-def _decode_challenge(values: dict[str, Any], _: WireVersion) -> Challenge:
-    return Challenge(**values)
-
-
-def _decode_proof(values: dict[str, Any], _: WireVersion) -> Proof:
-    return Proof(**values)
-
-
-def _decode_step(values: dict[str, Any], tail: memoryview, agreed: Agreed) -> Step:
-    checks.check_session(values)
-    checks.check_policy(values, agreed)
-    checks.check_step(values, agreed)
-    count, rows = values["token_count"], values["hidden_rows"]
-    due = step_bytes(count, rows, agreed.hidden_row_bytes)
-    checks.require_length(len(tail) + _STEP_BYTES, due)
-    tokens = struct.unpack_from(f"<{count}i", tail)
-    checks.check_tokens(tokens, agreed)
+def _read_step(payload: memoryview, agreed: Agreed) -> Step | None:
+    """Return a STEP, None unless everything about it is right."""
+    if len(payload) < _STEP.size:
+        return None
+    (
+        session,
+        slot,
+        layout_number,
+        outcome_number,
+        generation,
+        round_,
+        anchor,
+        first_position,
+        depth,
+        accepted,
+        committed_round,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        support,
+        context_version,
+        proposal_key,
+        digest,
+        base,
+        count,
+        hidden_rows,
+        reserved,
+    ) = _STEP.unpack_from(payload)
+    layout, outcome = _LAYOUTS.get(layout_number), _OUTCOMES.get(outcome_number)
+    if (
+        layout is None
+        or outcome is None
+        or layout not in agreed.offered
+        or reserved
+        or not (session and generation)
+        or slot >= agreed.max_slots
+        or not first_position == anchor + 1 == base + count
+        or not 1 <= depth <= agreed.max_depth
+        or not (
+            MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE
+            or (temperature == 0 and copysign(1.0, temperature) > 0)
+        )
+        or top_k > agreed.vocab_size
+        or not 1 <= top_p <= TOTAL
+        or min_p > TOTAL
+        or not (1 <= support <= agreed.max_support if layout in WITH_SUPPORT else support == 0)
+        or (layout is Layout.IDS_ONLY and (temperature or top_k or min_p or proposal_key))
+        or (layout is Layout.IDS_ONLY and top_p != TOTAL)
+        or committed_round >= round_
+        or (committed_round == 0) is not (outcome is Outcome.NONE)
+        or accepted > agreed.max_depth
+        or (accepted and outcome in _NO_DRAFTS)
+        or hidden_rows > agreed.hidden_rows
+        or len(payload) != step_bytes(count, hidden_rows, agreed.hidden_row_bytes)
+    ):
+        return None
+    tokens = struct.unpack_from(f"<{count}i", payload, _STEP.size)
+    if tokens and not (min(tokens) >= 0 and max(tokens) < agreed.vocab_size):
+        return None
     return Step(
-        session=values["session"],
-        slot=values["slot"],
-        generation=values["generation"],
-        round=values["round"],
-        anchor=values["anchor"],
-        policy=ProposalPolicy(
-            layout=values["layout"],
-            depth=values["depth"],
-            temperature=values["temperature"],
-            support=values["support"],
-            top_k=values["top_k"],
-            top_p=values["top_p"],
-            min_p=values["min_p"],
-        ),
-        commit=CommitRider(
-            round=values["committed_round"],
-            accepted=values["committed_accepted"],
-            outcome=values["committed_outcome"],
-        ),
-        context_version=values["context_version"],
-        proposal_key=values["proposal_key"],
-        prefix_digest=values["prefix_digest"],
-        base=values["base"],
-        tokens=tokens,
-        hidden_rows=rows,
-        hidden=tail[4 * count :] if rows else b"",
+        session,
+        slot,
+        generation,
+        round_,
+        anchor,
+        ProposalPolicy(layout, depth, temperature, support, top_k, top_p, min_p),
+        CommitRider(committed_round, accepted, outcome),
+        context_version,
+        proposal_key,
+        digest,
+        base,
+        tokens,
+        hidden_rows,
+        payload[_STEP.size + 4 * count :] if hidden_rows else b"",
     )
 
 
-def _decode_reply(values: dict[str, Any], tail: memoryview, agreed: Agreed) -> Reply:
-    checks.check_session(values)
-    checks.check_reply(values, agreed)
-    layout: Layout = values["layout"]
-    depth: int = values.pop("depth")
-    support: int = values["support"]
-    checks.require_length(len(tail) + _REPLY_BYTES, reply_bytes(layout, support, depth, support))
-    return Reply(rows=rows_of(tail, q_bytes(layout, support)), **values)
+def _read_reply(payload: memoryview, agreed: Agreed) -> Reply | None:
+    """Return a REPLY, its rows not looked into; None unless everything else is right."""
+    if len(payload) < _REPLY.size:
+        return None
+    (
+        session,
+        slot,
+        layout_number,
+        reserved,
+        generation,
+        round_,
+        first_position,
+        digest,
+        context_version,
+        depth,
+        index,
+        shards,
+        reserved2,
+        begin,
+        end,
+        support,
+    ) = _REPLY.unpack_from(payload)
+    layout = _LAYOUTS.get(layout_number)
+    if (
+        layout is None
+        or layout not in agreed.offered
+        or reserved
+        or reserved2
+        or not (session and generation and round_)
+        or slot >= agreed.max_slots
+        or not 1 <= depth <= agreed.max_depth
+        or not index < shards == agreed.shard_count
+        or not begin <= end <= agreed.vocab_size
+        or (index == 0 and begin)
+        or (index == shards - 1 and end != agreed.vocab_size)
+    ):
+        return None
+    if layout in WITH_SUPPORT:
+        sized = 1 <= support <= agreed.max_support
+    else:
+        sized = support == (end - begin if layout is Layout.DENSE else 0)
+    size = q_bytes(layout, support)
+    if not sized or len(payload) != _REPLY.size + depth * (POSITION_TABLE.bytes + size):
+        return None
+    body = payload[_REPLY.size :]
+    return Reply(
+        session,
+        slot,
+        layout,
+        generation,
+        round_,
+        first_position,
+        digest,
+        context_version,
+        index,
+        shards,
+        begin,
+        end,
+        support,
+        ReplyRows(body.tobytes() if len(body) < _COPY_BELOW else body, size),
+    )
 
 
-def rows_of(tail: memoryview, size: int) -> Sequence[ReplyRow]:
-    """Return the rows of a reply whose q's are ``size`` bytes; large ones are views."""
-    head = POSITION_TABLE.bytes
-    if size < _JOIN_BELOW:
-        return PackedRows(tail.tobytes(), size)
-    rows = []
-    for begin in range(0, len(tail), head + size):
-        position, token, entries, checksum = POSITION_TABLE.unpack_row(tail, begin)
-        q = tail[begin + head : begin + head + size]
-        rows.append(ReplyRow(position, token, entries, checksum, q))
-    return tuple(rows)
+def _read_complete(payload: memoryview, agreed: Agreed) -> Complete | None:
+    """Return a COMPLETE, None unless everything about it is right."""
+    if len(payload) != _COMPLETE.size:
+        return None
+    (
+        session,
+        slot,
+        status_number,
+        reserved,
+        generation,
+        round_,
+        first_position,
+        digest,
+        context_version,
+        size,
+        checksum,
+    ) = _COMPLETE.unpack_from(payload)
+    status = _STATUSES.get(status_number)
+    if (
+        status is None
+        or reserved
+        or not (session and generation and round_)
+        or slot >= agreed.max_slots
+    ):
+        return None
+    if status is Status.OK:
+        sized = checks.LEAST_REPLY_BYTES <= size <= agreed.max_reply_bytes
+    else:
+        sized = size == checksum == 0
+    if not sized:
+        return None
+    return Complete(
+        session,
+        slot,
+        status,
+        generation,
+        round_,
+        first_position,
+        digest,
+        context_version,
+        size,
+        checksum,
+    )
 
 
-def _decode_complete(values: dict[str, Any], _: memoryview, agreed: Agreed) -> Complete:
-    checks.check_session(values)
-    checks.check_complete(values, agreed)
-    return Complete(**values)
-
-
-def _decode_commit(values: dict[str, Any], _: memoryview, agreed: Agreed) -> Commit:
-    checks.check_session(values)
-    checks.check_commit(values, agreed)
-    return Commit(**values)
-
-
-def _decode_reset(values: dict[str, Any], _: memoryview, agreed: Agreed) -> Reset:
-    checks.check_session(values)
-    checks.check_reset(values)
-    return Reset(**values)
-
-
-def _decode_cancel(values: dict[str, Any], _: memoryview, agreed: Agreed) -> Cancel:
-    checks.check_session(values)
-    return Cancel(**values)
-
-
-def _decode_ping(values: dict[str, Any], _: memoryview, agreed: Agreed) -> Ping:
-    return Ping(**values)
-
-
-def _decode_pong(values: dict[str, Any], _: memoryview, agreed: Agreed) -> Pong:
-    return Pong(**values)
-
-
-_EARLY_DECODERS: Final[dict[MessageType, Callable[[dict[str, Any], WireVersion], Message]]] = {
-    MessageType.HELLO: _decode_hello,
-    MessageType.ERROR: _decode_error,
-    MessageType.CHALLENGE: _decode_challenge,
-    MessageType.PROOF: _decode_proof,
+_READERS: Final[dict[MessageType, Callable[[memoryview, Agreed], Message | None]]] = {
+    MessageType.STEP: _read_step,
+    MessageType.REPLY: _read_reply,
+    MessageType.COMPLETE: _read_complete,
 }
-"""Messages that may come before both HELLOs."""
-
-_DECODERS: Final[dict[MessageType, Callable[[dict[str, Any], memoryview, Agreed], Message]]] = {
-    MessageType.STEP: _decode_step,
-    MessageType.REPLY: _decode_reply,
-    MessageType.COMPLETE: _decode_complete,
-    MessageType.COMMIT: _decode_commit,
-    MessageType.RESET: _decode_reset,
-    MessageType.CANCEL: _decode_cancel,
-    MessageType.PING: _decode_ping,
-    MessageType.PONG: _decode_pong,
-}
+"""The messages of a round: read whole, or not at all."""

@@ -15,6 +15,7 @@ from draftwire.wire.registry import PAYLOAD_FIELDS, POSITION_FIELDS, Field, Mess
 _FORMATS: Final = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "f32": "f"}
 _SIZED: Final = re.compile(r"(bytes|text)(\d+)")
 _TEXT: Final = re.compile(rb"[\x21-\x7e]*")  # printable ASCII without blanks
+_MORE: Final = "__class__"  # asked for beside the fields, so that one field alone is a tuple, too
 
 
 def _format_of(kind: str) -> str:
@@ -22,47 +23,41 @@ def _format_of(kind: str) -> str:
     return f"{sized[2]}s" if sized else _FORMATS[kind]
 
 
+def _packed_format(field: Field) -> str:
+    kind = _format_of(field.kind)
+    return f"{struct.calcsize('<' + kind)}x" if field.name.startswith("reserved") else kind
+
+
 class FieldTable:
     """One table of :class:`Field` as a fixed little-endian record without gaps.
 
+    record: all fields, reserved ones too, as they lie in the payload. bytes: of the record.
     elsewhere: attributes of the message where fields lie that are not named like one.
     """
 
     def __init__(
         self, fields: Sequence[Field], elsewhere: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        self._formats = tuple(_format_of(field.kind) for field in fields)
-        self._struct = struct.Struct("<" + "".join(self._formats))
-        self.format = self._struct.format
+        self.record = struct.Struct("<" + "".join(_format_of(field.kind) for field in fields))
+        self.bytes = self.record.size
+        self._fields = tuple(fields)
         self._names = tuple(field.name for field in fields)
-        self.names = tuple(name for name in self._names if not name.startswith("reserved"))
-        self._texts = tuple(field.name for field in fields if field.kind.startswith("text"))
-        self._reserved = tuple(name for name in self._names if name.startswith("reserved"))
-        self._values = attrgetter(*(elsewhere.get(name, name) for name in self.names), "__class__")
-        # The same record with its reserved fields as padding, which struct fills with zeros.
-        padding = (
-            f"{struct.calcsize('<' + _format_of(field.kind))}x"
-            if field.name.startswith("reserved")
-            else _format_of(field.kind)
-            for field in fields
-        )
-        self._packer = struct.Struct("<" + "".join(padding))
         used = [field for field in fields if not field.name.startswith("reserved")]
+        self._reserved = tuple(name for name in self._names if name.startswith("reserved"))
+        self._texts = tuple(field.name for field in fields if field.kind.startswith("text"))
+        self._values = attrgetter(*(elsewhere.get(each.name, each.name) for each in used), _MORE)
         self._sized = tuple(
             (at, field.name, sized[1], int(sized[2]))
             for at, field in enumerate(used)
             if (sized := _SIZED.fullmatch(field.kind))
         )
-        self.bytes = self._struct.size
-
-    def formats(self) -> list[tuple[str, str]]:
-        """Return each field's name and its format for ``struct``, in order."""
-        return list(zip(self._names, self._formats, strict=True))
+        # The same record with its reserved fields as padding, which struct fills with zeros.
+        self._packer = struct.Struct("<" + "".join(map(_packed_format, fields)))
 
     def offset(self, name: str) -> int:
         """Return where in the record a field begins; ValueError if there is none."""
-        at = self._names.index(name)
-        return struct.calcsize("<" + "".join(self._formats[:at]))
+        before = self._fields[: self._names.index(name)]
+        return struct.calcsize("<" + "".join(_format_of(field.kind) for field in before))
 
     def pack(self, message: object) -> bytes:
         """Return a message's record, reserved fields zero; ValueError if a value does not fit."""
@@ -78,7 +73,8 @@ class FieldTable:
 
     def unpack(self, payload: memoryview) -> dict[str, Any]:
         """Return the fields by name from the front of ``payload``, which is long enough."""
-        values: dict[str, Any] = dict(zip(self._names, self._struct.unpack_from(payload)))  # noqa: B905
+        found = self.record.unpack_from(payload)
+        values: dict[str, Any] = dict(zip(self._names, found, strict=True))
         for name in self._reserved:
             if values.pop(name):
                 raise ProtocolError(
@@ -87,20 +83,6 @@ class FieldTable:
         for name in self._texts:
             values[name] = _text(name, values[name])
         return values
-
-    def pack_values(self, *values: int | bytes) -> bytes:
-        """Return the record of these fields, in order, reserved ones left out.
-
-        Bytes must have the exact length of their field: nothing looks at that here.
-        """
-        try:
-            return self._packer.pack(*values)
-        except struct.error as error:
-            raise ValueError(f"a field is outside its type: {error}") from error
-
-    def unpack_row(self, payload: memoryview, offset: int) -> tuple[Any, ...]:
-        """Return the fields of a table of plain numbers in their order, read at ``offset``."""
-        return self._struct.unpack_from(payload, offset)
 
 
 def _sized_bytes(name: str, kind: str, size: int, value: Any) -> bytes:

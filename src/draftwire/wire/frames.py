@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
@@ -24,10 +23,11 @@ from draftwire.wire.registry import (
 )
 
 _PREFIX: Final = struct.Struct("<4sBBHI")  # magic, version, type, flags, payload length
+_HEADER: Final = struct.Struct("<4sBBHII")  # and the checksum of those
 _U32: Final = struct.Struct("<I")
-_HEADERS_KEPT: Final = 64
-_KNOWN_TYPES: Final = frozenset(MessageType)
-_KNOWN_VERSIONS: Final = frozenset(WireVersion)
+_NONE: Final = (1, 0)  # least and most bytes of a type that may not come: no length is between
+_TYPES: Final = {int(kind): kind for kind in MessageType}
+_VERSIONS: Final = {int(version): version for version in WireVersion}
 _DUE_FIELDS: Final = {MessageType.CHALLENGE: "nonce", MessageType.PROOF: "proof"}
 _TLS_RECORDS: Final = frozenset({0x15, 0x16})  # alert and handshake: what a TLS peer says first
 
@@ -81,9 +81,8 @@ def encode_frame(
     return [frame_header(version, type, length), *parts, _U32.pack(checksum)]
 
 
-@lru_cache(maxsize=256)
 def frame_header(version: WireVersion, type: MessageType, length: int) -> bytes:
-    """Return a header; those of a connection are few, and come again and again."""
+    """Return the header of a frame with a payload of ``length`` bytes."""
     prefix = _PREFIX.pack(MAGIC, version, type, 0, length)
     return prefix + _U32.pack(crc32c(prefix))
 
@@ -117,9 +116,6 @@ class FrameReader:
         self._type = MessageType.HELLO
         self._error: ProtocolError | None = None
         self._opener: Opener | None = None
-        # Headers that the bounds let through, with what they say: a check that depends on nothing
-        # else is made once. Only so many are kept, whatever comes.
-        self._headers: dict[bytes, tuple[WireVersion, MessageType, int]] = {}
 
     def open_with(self, opener: Opener) -> None:
         """From the next frame on, expect a MAC behind each and ask ``opener`` about it (P22)."""
@@ -136,7 +132,6 @@ class FrameReader:
         """Replace the bounds between two frames; the buffer grows if they need it, once."""
         self._release()
         self._bounds = bounds
-        self._headers.clear()
         if _capacity(bounds) > len(self._store):
             store = memoryview(bytearray(_capacity(bounds)))
             store[: self._end - self._begin] = self._store[self._begin : self._end]
@@ -213,7 +208,8 @@ class FrameReader:
             if available < HEADER_BYTES:
                 _check_magic(self._store[self._begin : min(self._end, self._begin + len(MAGIC))])
                 return None
-            self._version, self._type, length = self._header()
+            header = self._store[self._begin : self._begin + HEADER_BYTES]
+            self._version, self._type, length = _read_header(header, self._bounds)
             mac_bytes = 0 if self._opener is None else FRAME_MAC_BYTES
             self._need = HEADER_BYTES + length + TRAILER_BYTES + mac_bytes
         if available < self._need:
@@ -232,17 +228,6 @@ class FrameReader:
             )
         self._consumed, self._need = self._need, 0
         return Frame(self._version, self._type, payload.toreadonly(), checksum)
-
-    def _header(self) -> tuple[WireVersion, MessageType, int]:
-        """Return version, type and payload length of the header that begins here."""
-        header = self._store[self._begin : self._begin + HEADER_BYTES]
-        raw = header.tobytes()
-        known = self._headers.get(raw)
-        if known is None:
-            known = _check_header(header, self._bounds)
-            if len(self._headers) < _HEADERS_KEPT:
-                self._headers[raw] = known
-        return known
 
     def _open(self, opener: Opener, end: int) -> None:
         """Refuse the frame that ends at ``end`` unless the MAC behind it is right."""
@@ -282,32 +267,40 @@ def _check_magic(received: memoryview) -> None:
         )
 
 
-def _check_header(header: memoryview, bounds: Bounds) -> tuple[WireVersion, MessageType, int]:
-    """Check a whole header in the order of P2 and return version, type and payload length."""
+def _read_header(header: memoryview, bounds: Bounds) -> tuple[WireVersion, MessageType, int]:
+    """Return version, type and payload length of a header: validated at once, explained after."""
+    magic, version_number, type_number, flags, length, checksum = _HEADER.unpack(header)
+    version, kind = _VERSIONS.get(version_number), _TYPES.get(type_number)
+    if version is not None and kind is not None and magic == MAGIC and not flags:
+        least, most = bounds.payload.get(kind, _NONE)
+        right = least <= length <= most and version in bounds.versions
+        if right and checksum == crc32c(header[: _PREFIX.size]):
+            return version, kind, length
+    raise _header_error(header, bounds)
+
+
+def _header_error(header: memoryview, bounds: Bounds) -> ProtocolError:
+    """Return what is wrong with a header that is not right, in the order of P2."""
     _check_magic(header[: len(MAGIC)])
-    _, version, type_number, flags, length = _PREFIX.unpack_from(header)
+    _, version, type_number, flags, length, checksum = _HEADER.unpack(header)
     code = ProtocolErrorCode
-    if crc32c(header[: _PREFIX.size]) != _U32.unpack_from(header, _PREFIX.size)[0]:
-        raise ProtocolError(code.BAD_HEADER_CHECKSUM, "a frame header fails its checksum")
-    if version not in _KNOWN_VERSIONS or version not in bounds.versions:
-        raise ProtocolError(code.BAD_VERSION, f"wire version {version} is not accepted here")
-    if type_number not in _KNOWN_TYPES:
-        raise ProtocolError(code.BAD_TYPE, f"message type {type_number} is unknown")
-    kind = MessageType(type_number)
+    if crc32c(header[: _PREFIX.size]) != checksum:
+        return ProtocolError(code.BAD_HEADER_CHECKSUM, "a frame header fails its checksum")
+    if version not in bounds.versions:
+        return ProtocolError(code.BAD_VERSION, f"wire version {version} is not accepted here")
+    kind = _TYPES.get(type_number)
+    if kind is None:
+        return ProtocolError(code.BAD_TYPE, f"message type {type_number} is unknown")
     if flags:
-        raise ProtocolError(code.BAD_FLAGS, f"frame flags {flags:#06x} are not zero")
+        return ProtocolError(code.BAD_FLAGS, f"frame flags {flags:#06x} are not zero")
     if kind not in bounds.payload:
-        raise _unexpected(kind, bounds)
+        return _unexpected(kind, bounds)
     least, most = bounds.payload[kind]
     if length > most:
-        raise ProtocolError(
-            code.FRAME_TOO_LARGE, f"a {kind.name} payload of {length} bytes is over {most}"
-        )
-    if length < least:
-        raise ProtocolError(
-            code.BAD_LENGTH, f"a {kind.name} payload of {length} bytes is under {least}"
-        )
-    return WireVersion(version), kind, length
+        text = f"a {kind.name} payload of {length} bytes is over {most}"
+        return ProtocolError(code.FRAME_TOO_LARGE, text)
+    text = f"a {kind.name} payload of {length} bytes is under {least}"
+    return ProtocolError(code.BAD_LENGTH, text)
 
 
 def _unexpected(kind: MessageType, bounds: Bounds) -> ProtocolError:

@@ -6,11 +6,13 @@ counts that follow from other fields (``token_count``, ``reply.depth``) are not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias, overload
 
 from draftwire.errors import ProtocolErrorCode
+from draftwire.wire.fields import POSITION_TABLE
 from draftwire.wire.registry import (
     TOTAL,
     Adaptation,
@@ -21,7 +23,8 @@ from draftwire.wire.registry import (
     Role,
     Status,
 )
-from draftwire.wire.values import quickly_made
+
+_ROW: Final = POSITION_TABLE.record
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,11 @@ class Hello:
     target_identity: bytes
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class ProposalPolicy:
     """How a proposal is made: fixed before the first draw, independent of any drawn token.
 
-    temperature: binary32, 0 (greedy) or 2^-14..2^14. top_k, top_p, min_p: A5-A7, tickets of 2^24.
+    temperature: binary32, 0 (greedy) or 2^-14..2^14. top_k, top_p, min_p: A5-A7, counts of 2^24.
     support: K of the sparse layout, 0 for the others.
     """
 
@@ -71,7 +73,6 @@ class ProposalPolicy:
     min_p: int = 0
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class CommitRider:
     """How the round before ended, carried by the next STEP; round 0 and NONE: there is none."""
@@ -81,7 +82,6 @@ class CommitRider:
     outcome: Outcome
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class Step:
     """Ask for one proposal from the committed prefix; see STEP_FIELDS.
@@ -116,10 +116,9 @@ class Step:
         return len(self.tokens)
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class ReplyRow:
-    """One position of a proposal, q still as raw bytes (``q`` may be a view into a receive buffer).
+    """One position of a proposal, q still as raw bytes.
 
     Dense: binary32 x shard width. Sparse: int32 ids x K, then binary32 x K, pads at the end.
     """
@@ -131,7 +130,61 @@ class ReplyRow:
     q: bytes | memoryview
 
 
-@quickly_made
+@dataclass(frozen=True, slots=True)
+class ReplyRows(Sequence[ReplyRow]):
+    """The rows of one reply as they lie in its payload (P12); one is read when it is asked for.
+
+    body: the rows one after the other, each its fixed fields and then ``q_bytes`` of q; it may be a
+    view into a receive buffer. Errors: ValueError for a body of another length.
+    """
+
+    body: bytes | memoryview
+    q_bytes: int
+
+    def __post_init__(self) -> None:
+        """Refuse a body that is no whole number of rows."""
+        if len(self.body) % (_ROW.size + self.q_bytes):
+            raise ValueError(f"{len(self.body)} bytes are no rows with a q of {self.q_bytes}")
+
+    @classmethod
+    def of(cls, rows: Iterable[ReplyRow]) -> ReplyRows:
+        """Lay rows with equally long q's one after the other; ValueError where they do not fit."""
+        parts: list[bytes | memoryview] = []
+        for row in rows:
+            if parts and len(row.q) != len(parts[1]):
+                raise ValueError(f"q's of {len(parts[1])} and of {len(row.q)} bytes in one reply")
+            try:
+                parts.append(_ROW.pack(row.position, row.token, row.entries, row.checksum))
+            except struct.error as error:
+                raise ValueError(f"a field is outside its type: {error}") from error
+            parts.append(row.q)
+        return cls(b"".join(parts), len(parts[1]) if parts else 0)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The sampled ids."""
+        starts = range(0, len(self.body), _ROW.size + self.q_bytes)
+        return tuple([_ROW.unpack_from(self.body, begin)[1] for begin in starts])
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.body) // (_ROW.size + self.q_bytes)
+
+    @overload
+    def __getitem__(self, index: int) -> ReplyRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ReplyRow, ...]: ...
+    def __getitem__(self, index: int | slice) -> ReplyRow | tuple[ReplyRow, ...]:
+        """Read one row, or some as a tuple; its q is a part of the body, as that is."""
+        if isinstance(index, slice):
+            return tuple(self[at] for at in range(*index.indices(len(self))))
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self)} rows")
+        begin = index % len(self) * (_ROW.size + self.q_bytes)
+        q = self.body[begin + _ROW.size : begin + _ROW.size + self.q_bytes]
+        return ReplyRow(*_ROW.unpack_from(self.body, begin), q)
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """All positions of one proposal; see REPLY_FIELDS."""
@@ -149,7 +202,7 @@ class Reply:
     shard_begin: int
     shard_end: int
     support: int
-    rows: Sequence[ReplyRow]
+    rows: ReplyRows
 
     @property
     def depth(self) -> int:
@@ -157,7 +210,6 @@ class Reply:
         return len(self.rows)
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class Complete:
     """Ends a reply, or says why there is none; only after it is a proposal whole."""

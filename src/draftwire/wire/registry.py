@@ -106,6 +106,13 @@ class Layout(IntEnum):
     SPARSE = 2
 
 
+ENTRY_BYTES: Final = {Layout.IDS_ONLY: 0, Layout.DENSE: 4, Layout.SPARSE: 8}
+"""Bytes of one entry of a q: there is one for each id of the shard, or for each of the support."""
+
+WITH_SUPPORT: Final = frozenset({Layout.SPARSE})
+"""Layouts with as many entries a row as the policy's ``support`` says."""
+
+
 class LayoutSet(IntFlag):
     """Layouts offered or agreed in HELLO; bit n stands for the layout with number n."""
 

@@ -1,4 +1,4 @@
-"""P12 and P14 twice: the vectorised reader and writer of q bytes beside the normative ones."""
+"""P12 and P14 twice: the compiled reader and writer of rows beside the normative ones."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ from draftwire.errors import (
     ProtocolError,
     ProtocolErrorCode,
     RefusalCode,
+    ReleasedError,
 )
 from draftwire.exact import payload as plain
 from draftwire.exact.counts import Counts
-from draftwire.kernels.rows import QRow
-from draftwire.rows import payload as fast
-from draftwire.rows.loops import _value_code
-from draftwire.rows.packed import read_packed
+from draftwire.kernels import cpu
+from draftwire.kernels.rows import Lease, QRow, RowBlock
+from draftwire.kernels.words import proposal_words
+from draftwire.rows import dense
+from draftwire.rows.audit import first_audit_failure
+from draftwire.rows.reply import decode_rows, encode_rows
+from draftwire.rows.values import value_code
+from draftwire.wire.agreement import q_bytes
 from draftwire.wire.checksum import crc32c
-from draftwire.wire.messages import Reply, ReplyRow
+from draftwire.wire.messages import Reply, ReplyRow, ReplyRows
 from draftwire.wire.registry import TOTAL, Layout
-from draftwire.wire.rows import PackedRows
 
 CODE = ProtocolErrorCode
 HALF = TOTAL // 2
@@ -49,16 +53,24 @@ def dense_q(values: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(values)}I", *values)
 
 
+def decode_q(
+    q: bytes | memoryview, layout: Layout, vocab_size: int, support: int, entries: int, token: int
+) -> QRow:
+    """Decode a reply of one row, whose head is right but for what is given."""
+    row = ReplyRow(9, token, entries, crc32c(q) if len(q) else 0, q)
+    return decode_rows(reply_of([row], layout, support, vocab_size), vocab_size)[0]
+
+
 def both_q(q: bytes, layout: Layout, support: int, entries: int, token: int) -> Counts:
     """Decode with both, require the same outcome, and return or raise it."""
     try:
         expected = plain.decode_q(q, layout, V, support, entries, token)
     except ProtocolError as error:
         with pytest.raises(ProtocolError) as caught:
-            fast.decode_q(q, layout, V, support, entries, token)
+            decode_q(q, layout, V, support, entries, token)
         assert (caught.value.code, caught.value.field is None) == (error.code, error.field is None)
         raise
-    row = fast.decode_q(memoryview(q), layout, V, support, entries, token)
+    row = decode_q(memoryview(q), layout, V, support, entries, token)
     assert row.exact() == expected
     assert (row.ids is None) == (layout == Layout.DENSE)
     return expected
@@ -168,7 +180,7 @@ def test_a_dense_row_of_2_to_16_twos_does_not_overflow() -> None:
         values[:count] = 2.0
         q = values.tobytes()
         with pytest.raises(ProtocolError) as caught:
-            fast.decode_q(q, Layout.DENSE, width, width, width, 0)
+            decode_q(q, Layout.DENSE, width, width, width, 0)
         assert caught.value.code == CODE.WRONG_MASS
 
 
@@ -234,13 +246,13 @@ def test_every_number_of_tickets_and_only_those() -> None:
             expected = 0
         except ProtocolError as error:
             expected = int(error.code)
-        assert _value_code(np.int32(signed)) == expected
-    # the whole range at once, in rows of one V each: counts come back as they went
+        assert value_code(np.int32(signed)) == expected
+    # the whole range, in blocks beside what is left of the mass: counts come back as they went
     back = np.empty(TOTAL + 1, np.int32)
     width = 1 << 20
     for begin in range(0, TOTAL + 1, width):
         words = bits[begin : begin + width]
-        fast.dense_counts(words, words.view(np.float32), 0, back[begin : begin + width])
+        dense.read_row(words, words.view(np.float32), 0, True, back[begin : begin + width])
     assert np.array_equal(back, counts)
 
 
@@ -253,13 +265,18 @@ def rows_of_counts(draw: st.DrawFn) -> Counts:
     return Counts(V, TOTAL, tuple(ids), tuple(b - a for a, b in itertools.pairwise(edges)))
 
 
-def reply_of(rows: Sequence[Any], layout: Layout, support: int) -> Reply:
-    width = V if layout == Layout.DENSE else support
+def reply_of(rows: Sequence[Any], layout: Layout, support: int, vocab_size: int = V) -> Reply:
+    width = vocab_size if layout == Layout.DENSE else support if layout == Layout.SPARSE else 0
     return Reply(
         session=1, slot=0, layout=layout, generation=1, round=1, first_position=9,
         prefix_digest=bytes(16), context_version=0, shard_index=0, shard_count=1, shard_begin=0,
-        shard_end=V, support=width, rows=tuple(ReplyRow(*row) for row in rows),
+        shard_end=vocab_size, support=width,
+        rows=rows if isinstance(rows, ReplyRows) else ReplyRows.of(rows),
     )  # fmt: skip
+
+
+def of_encoded(rows: Sequence[Any]) -> ReplyRows:
+    return ReplyRows.of(ReplyRow(*row) for row in rows)
 
 
 def outcome(call: Callable[[], Any]) -> Any:
@@ -271,23 +288,8 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 def decoded_by_both(reply: Reply) -> Any:
     expected = outcome(lambda: plain.decode_reply_rows(reply, V))
-    actual = outcome(lambda: tuple(row.exact() for row in fast.decode_reply_rows(reply, V)))
+    actual = outcome(lambda: tuple(row.exact() for row in decode_rows(reply, V)))
     assert actual == expected
-    if reply.layout == Layout.SPARSE and all(len(row.q) == 8 * reply.support for row in reply.rows):
-        # What comes off the wire is rows in one piece, which one compiled call reads.
-        head = struct.Struct("<IiII")
-        body = b"".join(
-            head.pack(row.position, row.token, row.entries, row.checksum) + row.q
-            for row in reply.rows
-        )
-        packed = replace(reply, rows=PackedRows(body, 8 * reply.support))
-        assert packed == reply
-        actual = outcome(lambda: tuple(row.exact() for row in fast.decode_reply_rows(packed, V)))
-        assert actual == expected
-        if (reply.shard_begin, reply.shard_end) == (0, V):
-            assert isinstance(packed.rows, PackedRows)
-            read = read_packed(packed.rows, reply.first_position, V)
-            assert (read is None) == (expected[:1] == (ProtocolError,))
     return expected
 
 
@@ -302,13 +304,12 @@ def test_what_is_encoded_is_equal_in_both_and_comes_back(
     if layout == Layout.IDS_ONLY:
         rows = [Counts(V, TOTAL, (token,), (TOTAL,)) for token in tokens]
     expected = plain.encode_reply_rows(rows, tokens, 9, layout, support)
-    for dense in (False, True):
-        arrays = [QRow.of_counts(row, dense=dense) for row in rows]
-        encoded = fast.encode_reply_rows(arrays, tokens, 9, layout, support)
-        for ours, normative in zip(encoded, expected, strict=True):
-            assert (ours.position, ours.token, ours.entries, ours.checksum) == normative[:4]
-            assert bytes(ours.q) == normative.q
-    assert decoded_by_both(reply_of(expected, layout, support)) == tuple(rows)
+    for is_dense in (False, True):
+        arrays = [QRow.of_counts(row, dense=is_dense) for row in rows]
+        encoded = encode_rows(arrays, tokens, 9, layout, support)
+        assert encoded == of_encoded(expected)
+        assert encoded.tokens == tuple(tokens)
+    assert decoded_by_both(reply_of(of_encoded(expected), layout, support)) == tuple(rows)
 
 
 @settings(max_examples=300, deadline=None)
@@ -338,7 +339,7 @@ def test_any_reply_is_the_same_rows_or_the_same_one_error(data: st.DataObject) -
             row[1] = data.draw(st.sampled_from([-2, -1, 0, 4, V - 1, V, 2**31 - 1]))
         if not data.draw(st.integers(0, 5)):
             row[2] = data.draw(st.sampled_from([0, 1, 2, 5, 6, V - 1, V, V + 1, 2**32 - 1]))
-    reply = reply_of(encoded, layout, 5)
+    reply = reply_of(of_encoded(encoded), layout, 5)
     if not data.draw(st.integers(0, 9)):
         reply = replace(reply, shard_end=data.draw(st.sampled_from([0, V - 1, V])))
     decoded_by_both(reply)
@@ -365,9 +366,9 @@ def valid_rows(layout: Layout) -> list[list[Any]]:
 )
 def test_the_head_of_a_row(layout: Layout, field: int, value: int, code: CODE) -> None:
     rows = valid_rows(layout)
-    assert len(decoded_by_both(reply_of(rows, layout, 3))) == 2
+    assert len(decoded_by_both(reply_of(of_encoded(rows), layout, 3))) == 2
     rows[1][field] = value
-    assert decoded_by_both(reply_of(rows, layout, 3)) == (ProtocolError, code)
+    assert decoded_by_both(reply_of(of_encoded(rows), layout, 3)) == (ProtocolError, code)
 
 
 def test_every_flipped_bit_of_a_q_fails_its_checksum() -> None:
@@ -377,66 +378,80 @@ def test_every_flipped_bit_of_a_q_fails_its_checksum() -> None:
             changed = bytearray(rows[1][4])
             changed[bit // 8] ^= 1 << bit % 8
             rows[1][4] = bytes(changed)
-            result = decoded_by_both(reply_of(rows, layout, 3))
+            result = decoded_by_both(reply_of(of_encoded(rows), layout, 3))
             assert result == (ProtocolError, CODE.BAD_Q_CHECKSUM)
 
 
 def test_ids_only_is_a_point_mass_a_row() -> None:
     rows = [(9, 4, 0, 0, b""), (10, 0, 0, 0, b"")]
-    points = decoded_by_both(reply_of(rows, Layout.IDS_ONLY, 0))
+    points = decoded_by_both(reply_of(of_encoded(rows), Layout.IDS_ONLY, 0))
     assert points == tuple(Counts(V, TOTAL, (token,), (TOTAL,)) for token in (4, 0))
     for change, code in (
         ((10, V, 0, 0, b""), CODE.ID_OUT_OF_RANGE),
         ((10, 4, 1, 0, b""), CODE.WRONG_SIZE),
         ((10, 4, 0, 1, b""), CODE.BAD_Q_CHECKSUM),
     ):
-        reply = reply_of([rows[0], change], Layout.IDS_ONLY, 0)
+        reply = reply_of(of_encoded([rows[0], change]), Layout.IDS_ONLY, 0)
         assert decoded_by_both(reply) == (ProtocolError, code)
 
 
 def test_m57_a_row_without_its_q_drops_the_whole_reply() -> None:
     rows = valid_rows(Layout.SPARSE)
     rows[1][2] = 0
-    assert decoded_by_both(reply_of(rows, Layout.SPARSE, 3)) == (ProtocolError, CODE.MISSING_Q)
-    rows[1][4] = b""
-    rows[1][3] = 0
-    assert decoded_by_both(reply_of(rows, Layout.SPARSE, 3)) == (ProtocolError, CODE.WRONG_SIZE)
+    reply = reply_of(of_encoded(rows), Layout.SPARSE, 3)
+    assert decoded_by_both(reply) == (ProtocolError, CODE.MISSING_Q)
+    empty = of_encoded([[9, 4, 0, 0, b""], [10, 0, 0, 0, b""]])
+    assert decoded_by_both(replace(reply, rows=empty)) == (ProtocolError, CODE.WRONG_SIZE)
+    rows[1][3:] = 0, b""
+    with pytest.raises(ValueError, match="in one reply"):
+        of_encoded(rows)
 
 
 def test_a_shard_alone_is_not_a_q() -> None:
-    reply = replace(reply_of(valid_rows(Layout.DENSE), Layout.DENSE, 0), shard_end=V - 1)
+    reply = reply_of(of_encoded(valid_rows(Layout.DENSE)), Layout.DENSE, 0)
+    reply = replace(reply, shard_end=V - 1)
     assert decoded_by_both(reply) == (ProtocolError, CODE.WRONG_SHARD)
 
 
-def test_rows_do_not_share_memory_with_the_receive_buffer() -> None:
-    for layout in (Layout.DENSE, Layout.SPARSE):
-        rows = valid_rows(layout)
-        for row in rows:
-            row[4] = memoryview(bytearray(row[4]))
-        decoded = fast.decode_reply_rows(reply_of(rows, layout, 3), V)
-        before = [row.exact() for row in decoded]
-        for row in rows:
-            row[4][:] = bytes(len(row[4]))
-        assert [row.exact() for row in decoded] == before
+def lying(layout: Layout, offset: int = 0) -> Reply:
+    """A valid reply whose rows lie in memory that may be written, at any place in a word."""
+    rows = of_encoded(valid_rows(layout))
+    store = memoryview(bytearray(offset + len(rows.body)))[offset:]
+    store[:] = rows.body
+    return reply_of(ReplyRows(store, rows.q_bytes), layout, 3)
 
 
-def test_counts_may_be_put_into_a_slot() -> None:
-    slot = np.full((2, V), -7, np.int32)
-    decoded = fast.decode_reply_rows(reply_of(valid_rows(Layout.DENSE), Layout.DENSE, 0), V, slot)
-    assert all(np.shares_memory(row.counts, slot) for row in decoded)
+@pytest.mark.parametrize("layout", [Layout.DENSE, Layout.SPARSE])
+def test_rows_do_not_share_memory_with_the_receive_buffer(layout: Layout) -> None:
+    reply = lying(layout)
+    decoded = decode_rows(reply, V)
+    before = [row.exact() for row in decoded]
+    store = reply.rows.body
+    assert isinstance(store, memoryview)
+    store[:] = bytes(len(store))
+    assert [row.exact() for row in decoded] == before
+
+
+def test_counts_may_be_put_into_a_slot_and_are_read_until_its_lease_is_over() -> None:
+    slot, lease = np.full((2, V), -7, np.int32), Lease()
+    decoded = decode_rows(lying(Layout.DENSE), V, slot, lease)
+    rows = tuple(decoded)
+    assert all(np.shares_memory(row.counts, slot) for row in rows)
     assert slot.sum(axis=1).tolist() == [TOTAL, TOTAL]
+    lease.end()
+    for row in (*rows, *decoded):
+        for read in (lambda row=row: row.counts, row.exact, lambda row=row: row.of(4)):
+            with pytest.raises(ReleasedError):
+                read()
+    own = decode_rows(lying(Layout.SPARSE), V, slot, lease)
+    assert own[0].of(4) == HALF
 
 
 @pytest.mark.parametrize("offset", range(4))
-def test_any_alignment_is_read_and_written(offset: int) -> None:
-    for layout in (Layout.DENSE, Layout.SPARSE):
-        encoded = valid_rows(layout)
-        q = encoded[0][4]
-        store = memoryview(bytearray(len(q) + offset))[offset:]
-        row = fast.decode_q(q, layout, V, 3, encoded[0][2], 4)
-        assert fast.encode_q(row, layout, 3, store) == crc32c(q)
-        assert bytes(store) == q
-        assert fast.decode_q(store, layout, V, 3, encoded[0][2], 4).exact() == row.exact()
+@pytest.mark.parametrize("layout", [Layout.DENSE, Layout.SPARSE])
+def test_any_alignment_is_read(layout: Layout, offset: int) -> None:
+    reply = lying(layout, offset)
+    assert [row.exact() for row in decode_rows(reply, V)] == list(plain.decode_reply_rows(reply, V))
 
 
 def test_d7_the_q_sent_and_the_q_received_are_the_same_bytes() -> None:
@@ -446,12 +461,45 @@ def test_d7_the_q_sent_and_the_q_received_are_the_same_bytes() -> None:
     row = QRow(5000, None, counts)
     before = counts.tobytes()
     token = int(counts.argmax())
-    (sent,) = fast.encode_reply_rows([row], [token], 9, Layout.DENSE, 0)
-    back = fast.decode_q(sent.q, Layout.DENSE, 5000, 0, 5000, token)
+    sent = encode_rows([row], [token], 9, Layout.DENSE, 0)
+    (back,) = decode_rows(reply_of(sent, Layout.DENSE, 0, 5000), 5000)
     assert counts.tobytes() == before == back.counts.tobytes()
-    store = memoryview(bytearray(20_000))
-    assert fast.encode_q(back, Layout.DENSE, 0, store) == sent.checksum
-    assert store == sent.q
+    assert encode_rows([back], [token], 9, Layout.DENSE, 0) == sent
+
+
+@pytest.mark.parametrize("layout", [Layout.DENSE, Layout.SPARSE])
+def test_the_audit_of_a_reply_is_that_of_each_row(layout: Layout) -> None:
+    """A22 in one call: the first token that its word does not draw."""
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        rows, depth = [], int(rng.integers(1, 6))
+        for _ in range(depth):
+            ids = np.sort(rng.choice(V, int(rng.integers(1, 6)), replace=False)).astype(np.int32)
+            counts = rng.multinomial(TOTAL - len(ids), rng.dirichlet(np.ones(len(ids)))) + 1
+            rows.append(QRow(V, ids, counts.astype(np.int32)))
+        uniform24 = proposal_words(int(rng.integers(1 << 62)), 1, 1, 9, depth)
+        drawn = [cpu.draw(row, int(word)) for row, word in zip(rows, uniform24, strict=True)]
+        sent = encode_rows(rows, drawn, 9, layout, 5)
+        block = decode_rows(reply_of(sent, layout, 5), V)
+        assert first_audit_failure(block, drawn, uniform24) is None
+        others = [int(rng.choice(row.ids)) for row in rows]  # type: ignore[arg-type]
+        wrong = [index for index in range(depth) if others[index] != drawn[index]]
+        assert first_audit_failure(block, others, uniform24) == (wrong[0] if wrong else None)
+
+
+def test_a_block_is_a_sequence_of_rows() -> None:
+    counts = [Counts(V, TOTAL, (2, 4), (HALF, HALF)), Counts(V, TOTAL, (7,), (TOTAL,))]
+    for is_dense in (False, True):
+        rows = [QRow.of_counts(each, dense=is_dense) for each in counts]
+        layout = Layout.DENSE if is_dense else Layout.SPARSE
+        block = decode_rows(reply_of(encode_rows(rows, [4, 7], 9, layout, 3), layout, 3), V)
+        assert isinstance(block, RowBlock)
+        assert [row.exact() for row in block] == counts
+        assert [row.exact() for row in block[1:]] == counts[1:]
+        assert block[-1].exact() == counts[1]
+        for outside in (2, -3):
+            with pytest.raises(IndexError):
+                block[outside]
 
 
 def refuse_to_send(call: Callable[[], Any], code: RefusalCode) -> None:
@@ -462,46 +510,63 @@ def refuse_to_send(call: Callable[[], Any], code: RefusalCode) -> None:
 
 def test_what_is_no_q_is_not_sent() -> None:
     ids, good = np.array([2, 4], np.int32), np.array([HALF, HALF], np.int32)
-    out = memoryview(bytearray(24))
+    rows = []
     for counts in ([HALF, HALF - 1], [HALF + 1, HALF], [TOTAL, 0], [TOTAL + 1, -1]):
-        row = QRow(V, ids, np.array(counts, np.int32))
-        refuse_to_send(
-            lambda row=row: fast.encode_q(row, Layout.SPARSE, 3, out),
-            RefusalCode.INCONSISTENT_ALLOCATION,
-        )
+        rows.append((QRow(V, ids, np.array(counts, np.int32)), Layout.SPARSE))
     for bad_ids in ([4, 2], [4, 4], [-1, 4], [4, V]):
-        row = QRow(V, np.array(bad_ids, np.int32), good)
-        refuse_to_send(
-            lambda row=row: fast.encode_q(row, Layout.SPARSE, 3, out),
-            RefusalCode.INCONSISTENT_ALLOCATION,
-        )
+        rows.append((QRow(V, np.array(bad_ids, np.int32), good), Layout.SPARSE))
     for changes in ({0: TOTAL - 1}, {0: TOTAL + 1, 1: -1}, {0: 2 * TOTAL, 1: -TOTAL}):
-        counts = np.zeros(V, np.int32)
+        wide = np.zeros(V, np.int32)
         for at, count in changes.items():
-            counts[at] = count
-        row = QRow(V, None, counts)
-        refuse_to_send(
-            lambda row=row: fast.encode_q(row, Layout.DENSE, 0, memoryview(bytearray(4 * V))),
-            RefusalCode.INCONSISTENT_ALLOCATION,
-        )
+            wide[at] = count
+        rows.append((QRow(V, None, wide), Layout.DENSE))
+    sound = QRow(V, ids, good)
+    for row, layout in rows:
+        for several, tokens in (([row], [4]), ([sound, row, sound], [4, 4, 4])):
+            refuse_to_send(
+                lambda several=several, tokens=tokens, layout=layout: encode_rows(
+                    several, tokens, 9, layout, 3
+                ),
+                RefusalCode.INCONSISTENT_ALLOCATION,
+            )
 
 
-def test_a_token_without_tickets_and_a_support_too_large_are_not_sent() -> None:
+def test_a_token_without_a_count_and_a_support_too_large_are_not_sent() -> None:
     counts = Counts(V, TOTAL, (2, 4), (HALF, HALF))
     row = QRow.of_counts(counts, dense=False)
     for token in (3, -1, V):
-        for encode, value in ((fast.encode_reply_rows, row), (plain.encode_reply_rows, counts)):
-            refuse_to_send(
-                lambda encode=encode, value=value, token=token: encode(
-                    [value], [token], 9, Layout.SPARSE, 3
-                ),
-                RefusalCode.ZERO_Q,
-            )
-    refuse_to_send(
-        lambda: fast.encode_reply_rows([row], [4], 9, Layout.SPARSE, 1), RefusalCode.OUT_OF_RANGE
-    )
+        for encode, value in ((encode_rows, row), (plain.encode_reply_rows, counts)):
+            for layout in Layout:
+                refuse_to_send(
+                    lambda encode=encode, value=value, token=token, layout=layout: encode(
+                        [value], [token], 9, layout, 3
+                    ),
+                    RefusalCode.ZERO_Q,
+                )
+    refuse_to_send(lambda: encode_rows([row], [4], 9, Layout.SPARSE, 1), RefusalCode.OUT_OF_RANGE)
     refuse_to_send(lambda: plain.encode_q(counts, Layout.SPARSE, 1), RefusalCode.OUT_OF_RANGE)
     other = Counts(V, 16, (2,), (16,))
     refuse_to_send(lambda: plain.encode_q(other, Layout.SPARSE, 1), RefusalCode.OUT_OF_RANGE)
-    with pytest.raises(ValueError, match="another size"):
-        fast.encode_q(row, Layout.SPARSE, 3, memoryview(bytearray(23)))
+
+
+@pytest.mark.parametrize(("tokens", "first_position"), [([4, 4], 9), ([], 9), ([4], 2**32)])
+def test_a_token_for_each_row_and_a_position_that_is_a_u32(
+    tokens: list[int], first_position: int
+) -> None:
+    row = QRow.of_counts(Counts(V, TOTAL, (4,), (TOTAL,)), dense=False)
+    with pytest.raises(ValueError):
+        encode_rows([row], tokens, first_position, Layout.SPARSE, 1)
+
+
+def test_the_last_position_is_sent() -> None:
+    row = QRow.of_counts(Counts(V, TOTAL, (4,), (TOTAL,)), dense=False)
+    (sent,) = encode_rows([row], [4], 2**32 - 1, Layout.SPARSE, 1)
+    assert sent.position == 2**32 - 1
+
+
+def test_rows_take_the_bytes_that_their_layout_says() -> None:
+    row = QRow.of_counts(Counts(V, TOTAL, (4,), (TOTAL,)), dense=False)
+    for layout, width in ((Layout.DENSE, V), (Layout.SPARSE, 3), (Layout.IDS_ONLY, 0)):
+        rows = encode_rows([row] * 2, [4, 4], 9, layout, width)
+        assert rows.q_bytes == q_bytes(layout, width)
+        assert len(rows.body) == 2 * (16 + rows.q_bytes)
