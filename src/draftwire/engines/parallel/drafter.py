@@ -3,7 +3,7 @@
 The leader runs the ordinary drafter program with :class:`RankedDraftEngine` and :func:`propose`;
 every other rank runs :func:`follow_drafting`. The wire sees one drafter with one q. With
 :func:`propose_shards` instead every rank answers on a link of its own (P29): what the leader drew
-comes to the links of the others through a :class:`Shelf`.
+comes to the links of the others through a :class:`Mailbox`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from draftwire.engines.parallel.columns import ModelColumns
 from draftwire.engines.parallel.commands import (
     POLICY_NUMBERS,
     Command,
-    hear,
     numbers_of,
     packed,
     policy_of,
+    receive_command,
+    send_command,
     signed,
-    tell,
     unpacked,
     unsigned,
 )
@@ -85,7 +85,7 @@ class RankedDraft:
     status: int = OK
 
 
-class Shelf(Protocol):
+class Mailbox(Protocol):
     """Where a rank puts its shards for the links that answer with them."""
 
     def put(self, job: RankedJob, draft: ShardDraft | Status) -> None:
@@ -121,19 +121,19 @@ class RankedDraftEngine:
     def open(self) -> RankedContext:
         """A new context on every rank."""
         self._opened += 1
-        tell(self.group, Command.OPEN, [self._opened])
+        send_command(self.group, Command.OPEN, [self._opened])
         self.sequences[self._opened] = self.columns.sequence()
         return RankedContext(self._opened, self.sequences[self._opened])
 
     def close(self, context: RankedContext) -> None:
         """Free it on every rank."""
         self.sequences.pop(context.number, None)
-        tell(self.group, Command.CLOSE, [context.number])
+        send_command(self.group, Command.CLOSE, [context.number])
 
     def truncate(self, context: RankedContext, length: int) -> None:
         """Keep the state of the first ``length`` tokens, on every rank."""
         if context.length != length:
-            tell(self.group, Command.REWIND, [context.number, length])
+            send_command(self.group, Command.REWIND, [context.number, length])
             context.sequence.truncate(length)
 
     def forward(self, batch: Sequence[tuple[RankedContext, Sequence[int]]]) -> NDArray[np.float32]:
@@ -142,7 +142,7 @@ class RankedDraftEngine:
 
     def stop(self) -> None:
         """Let the other ranks end."""
-        tell(self.group, Command.STOP)
+        send_command(self.group, Command.STOP)
 
 
 def propose(
@@ -188,7 +188,7 @@ def propose_shards(
 def _led(
     engine: RankedDraftEngine,
     jobs: Sequence[DraftJob[RankedContext]],
-    order: Command,
+    command: Command,
     words: list[list[int]],
 ) -> list[RankedDraft]:
     """Have every rank draw the jobs, this one included."""
@@ -204,7 +204,7 @@ def _led(
         )
         for job in jobs
     ]
-    tell(engine.group, order, _encoded(ranked))
+    send_command(engine.group, command, _encoded(ranked))
     return drive(engine.group, _propose(engine.columns, engine.sequences, ranked, words))
 
 
@@ -233,35 +233,37 @@ def _finished(
     return draft if ranked.status == OK else without_model(draft, job, vocab_size, words)
 
 
-def follow_drafting(group: Collective, columns: ModelColumns, shelf: Shelf | None = None) -> None:
+def follow_drafting(
+    group: Collective, columns: ModelColumns, mailbox: Mailbox | None = None
+) -> None:
     """Any other rank of a drafter: do what the leader says until it says stop.
 
-    shelf: gets this rank's shards, where the ranks answer on links of their own. Raises
+    mailbox: gets this rank's shards, where the ranks answer on links of their own. Raises
     TransportError when a rank is gone.
     """
     sequences: dict[int, CachedSequence] = {}
     while True:
-        order, numbers = hear(group)
-        if order is Command.STOP:
+        command, numbers = receive_command(group)
+        if command is Command.STOP:
             return
-        if order is Command.OPEN:
+        if command is Command.OPEN:
             sequences[int(numbers[0])] = columns.sequence()
-        elif order is Command.CLOSE:
+        elif command is Command.CLOSE:
             sequences.pop(int(numbers[0]), None)
-            if shelf is not None:
-                shelf.end(int(numbers[0]))
-        elif order is Command.REWIND:
+            if mailbox is not None:
+                mailbox.end(int(numbers[0]))
+        elif command is Command.REWIND:
             sequences[int(numbers[0])].truncate(int(numbers[1]))
-        elif order is Command.PROPOSE:
+        elif command is Command.PROPOSE:
             jobs = _decoded(numbers.tolist())
             for draft in drive(group, _propose(columns, sequences, jobs, None)):
                 drive(group, _collected(columns, draft))
-        elif order is Command.PROPOSE_SHARDS:
+        elif command is Command.PROPOSE_SHARDS:
             jobs = _decoded(numbers.tolist())
             drafts = drive(group, _propose(columns, sequences, jobs, None))
             for job, draft in zip(jobs, drafts, strict=True):
-                if shelf is not None and job.policy.depth:
-                    shelf.put(job, _own_shard(columns.shard, job.policy, draft))
+                if mailbox is not None and job.policy.depth:
+                    mailbox.put(job, _own_shard(columns.shard, job.policy, draft))
 
 
 def _propose(
