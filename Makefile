@@ -89,7 +89,7 @@ $(VENV)/.fuzz-ready: requirements/fuzz.txt $(VENV)/.dev-ready
 	@touch $@
 
 fuzz-guided: $(VENV)/.fuzz-ready
-	$(BIN)/python -m testing.fuzz.guided --minutes $(or $(MINUTES),10)
+	$(BIN)/python -m testing.fuzz.coverage_guide --minutes $(or $(MINUTES),10)
 
 $(BIN_VLLM)/python: | $(VENV)/bin/python
 	@$(PYTHON) -m venv $(VENV_VLLM) || { echo "python could not make a virtual environment: on Debian and Ubuntu install python3-venv" >&2; rm -rf $(VENV_VLLM); exit 1; }

@@ -23,6 +23,7 @@ from draftwire.engines.hf import HfDraftEngine, HfTargetEngine, load_folder
 from draftwire.engines.hf.sequence import CachedSequence
 from draftwire.kernels import cpu
 from draftwire.kernels.cpu import verify_loops as cpu_verify
+from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.kernels.rows import QRow
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
@@ -87,8 +88,10 @@ def _cases(target: Path, drafter: Path, positions: int) -> Iterator[Case]:
             logits = CachedSequence(loaded.model).forward(ids[:end], 1)[0].float().numpy()
             layout = Layout.SPARSE if index % 2 else Layout.DENSE
             policy = ProposalPolicy(layout, 1, temperature, support=32 if index % 2 else 0)
-            q = cpu.quantise(draft.forward([(drafting, ids[:end])])[0], policy)
-            yield Case(temperature, engine.score(context, ids[:end], ())[0].copy(), logits, q)
+            q = cpu.quantise(draft.forward([(drafting, ids[:end])])[0].numpy(), policy)
+            weights = np.empty(engine.row_width)
+            target_weights(engine.score(context, ids[:end], ())[0].numpy(), weights)
+            yield Case(temperature, weights, logits, q)
             engine.close(context)
             draft.close(drafting)
 

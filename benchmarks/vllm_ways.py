@@ -126,19 +126,19 @@ def _way(options: argparse.Namespace) -> dict[str, Any]:
 
 def _watch(engine: Any) -> tuple[Any, list[float]]:
     """Return the ledger, and the seconds spent in taking what the drafter sends, as they grow."""
-    from draftwire.session.taking import Taking
+    from draftwire.session.verifier_session import VerifierSession
 
     taken = [0.0]
-    take = Taking.take
+    take = VerifierSession.take
 
-    def timed(self: Taking, received: Any, now: float) -> Any:
+    def timed(self: VerifierSession, received: Any, now: float) -> Any:
         began = time.perf_counter()
         try:
             return take(self, received, now)
         finally:
             taken[0] += time.perf_counter() - began
 
-    Taking.take = timed  # type: ignore[method-assign]
+    VerifierSession.take = timed  # type: ignore[method-assign]
     worker = engine.llm_engine.model_executor.driver_worker.worker
     return worker.model_runner.drafter.ledger, taken
 

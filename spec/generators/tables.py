@@ -13,7 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from draftwire.errors import ProtocolErrorCode
-from draftwire.session import state_table as states
+from draftwire.session.session_states import SESSION
 from draftwire.wire import meanings, registry
 from draftwire.wire.registry import Field, MessageType
 
@@ -134,7 +134,7 @@ def lines() -> Iterator[str]:
     yield ""
     yield "The same for both roles. An input without an entry is `UNEXPECTED_MESSAGE`."
     yield ""
-    yield from states.markdown().splitlines()
+    yield from SESSION.markdown().splitlines()
     yield ""
 
 

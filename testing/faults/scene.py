@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from draftwire.drafter.program import DrafterConfig
 from draftwire.drafter.propose import ProposalSource
 from draftwire.exact.words import WordSource
-from draftwire.session.state_table import State
+from draftwire.session.session_states import State
 from draftwire.telemetry.log_handler import QueuedHandler
 from draftwire.verifier.breaker import Breaker, Choice
 from draftwire.verifier.client import ClientRequest, DraftClient

@@ -11,7 +11,7 @@ from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ProtocolError, RemoteError
 from draftwire.session.link import AgreedEvent, Closed, Event, Link
 from draftwire.session.proposal import Received
-from draftwire.session.state_table import State
+from draftwire.session.session_states import State
 from draftwire.session.verifier_session import Dropped, Proposal, VerifierSession
 from draftwire.wire.checks import require_policy
 from draftwire.wire.messages import Hello, ProposalPolicy

@@ -119,7 +119,15 @@ def stepwise(
     return torch.stack([scores[0].double().softmax(-1) for scores in output.scores]).numpy()
 
 
-def normalised(rows: np.ndarray) -> np.ndarray:
-    """Weights as probabilities."""
+def weights(scores: torch.Tensor) -> np.ndarray:
+    """exp(score - max) of each row of processed scores, in binary64."""
+    wide = scores.double().numpy()
+    made: np.ndarray = np.exp(wide - wide.max(axis=-1, keepdims=True))
+    return made
+
+
+def normalised(scores: torch.Tensor) -> np.ndarray:
+    """Processed scores as probabilities, in binary64."""
+    rows = weights(scores)
     probabilities: np.ndarray = rows / rows.sum(axis=-1, keepdims=True)
     return probabilities

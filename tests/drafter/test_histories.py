@@ -21,7 +21,7 @@ from draftwire.session.drafter_session import DrafterSession
 from draftwire.session.link import Link
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import NO_RIDER
-from draftwire.session.state_table import State
+from draftwire.session.session_states import State
 from draftwire.telemetry.histogram import Histogram
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.checksum import crc32c

@@ -14,6 +14,10 @@ from transformers import LogitsProcessor, LogitsProcessorList, WatermarkingConfi
 
 from draftwire.engines.hf.target import HfTargetEngine, end_tokens
 from draftwire.errors import ConfigurationError, ModelError
+from draftwire.exact.words import KeyedWords, RequestKey
+from draftwire.kernels.protocol import Round
+from draftwire.kernels.registry import kernels_for
+from draftwire.verifier.judge import judge
 from draftwire.verifier.sampling import Sampling
 from testing.harness.tiny_models import (
     END,
@@ -23,6 +27,7 @@ from testing.harness.tiny_models import (
     tiny_llama,
     tiny_sliding,
     tiny_tokenizer,
+    weights,
 )
 
 V = 16
@@ -154,7 +159,7 @@ def test_d8_low_temperature_and_small_top_p_reach_the_bonus_row() -> None:
     model = tiny_llama(V)
     engine = engine_for(model)
     context = engine.open(PROMPT, Sampling(temperature=0.1, top_p=0.1))
-    rows = engine.score(context, PROMPT, [5, 6, 7])
+    rows = weights(engine.score(context, PROMPT, [5, 6, 7]))
     logits = fresh_logits(model, [*PROMPT, 5, 6, 7])[-4:]
     assert rows.shape == (4, V)
     for row, raw in zip(rows, logits, strict=True):
@@ -164,7 +169,7 @@ def test_d8_low_temperature_and_small_top_p_reach_the_bonus_row() -> None:
 def test_forced_begin_applies_to_a_prompt_of_one_token() -> None:
     model, options = tiny_llama(V), {"forced_bos_token_id": 9}
     engine = engine_for(model, options)
-    rows = engine.score(engine.open([3], Sampling(max_tokens=4)), [3], [9, 2])
+    rows = weights(engine.score(engine.open([3], Sampling(max_tokens=4)), [3], [9, 2]))
     assert np.flatnonzero(rows[0]).tolist() == [9]
     assert np.count_nonzero(rows[1]) == V
 
@@ -196,8 +201,8 @@ def test_the_joint_law_of_three_tokens_is_the_models_own() -> None:
         expected = 1.0
         for length, token in enumerate(text):
             logits = fresh_logits(model, [*prompt, *text[:length]])[-1].astype(np.float64) / 0.8
-            weights = np.exp(logits - logits.max())
-            expected *= weights[token] / weights.sum()
+            mass = np.exp(logits - logits.max())
+            expected *= mass[token] / mass.sum()
         assert joint == pytest.approx(expected, abs=1e-6)
         total += joint
     assert total == pytest.approx(1.0, abs=1e-6)
@@ -237,9 +242,8 @@ def test_greedy_rounds_give_the_text_of_generate(case: str) -> None:
             drafts = expected[len(text) : len(text) + 3][: left - 1]
             if drafts and draw.integers(2):
                 drafts[int(draw.integers(len(drafts)))] = int(draw.integers(V))
-            rows = engine.score(context, text, drafts)
-            assert (np.count_nonzero(rows, axis=1) == 1).all()
-            for row, draft in itertools.zip_longest(rows.argmax(axis=1).tolist(), drafts):
+            largest = engine.score(context, text, drafts).argmax(1).tolist()
+            for row, draft in itertools.zip_longest(largest, drafts):
                 text.append(row)
                 if row != draft or row in engine.end_tokens:
                     break
@@ -265,9 +269,9 @@ def test_an_array_that_was_returned_is_not_written_again() -> None:
     engine = engine_for(tiny_llama(V))
     context = engine.open(PROMPT, Sampling())
     rows = engine.score(context, PROMPT, [5, 6])
-    kept = rows.copy()
+    kept = rows.clone()
     engine.score(context, PROMPT, [8, 9, 10])
-    assert np.array_equal(rows, kept)
+    assert torch.equal(rows, kept)
 
 
 def test_requests_do_not_see_each_other() -> None:
@@ -277,7 +281,7 @@ def test_requests_do_not_see_each_other() -> None:
     engine.score(second, [4, 4], [9])
     together = engine.score(first, PROMPT, [5, 6])
     engine.close(second)
-    assert np.array_equal(alone, together)
+    assert torch.equal(alone, together)
 
 
 def allowed_by_row(mask: Sequence[int]) -> Any:
@@ -289,8 +293,8 @@ def test_g21_each_request_keeps_its_own_mask_and_a_forbidden_draft_has_no_mass()
     first = engine_for(model, {"prefix_allowed_tokens_fn": allowed_by_row([2, 3])})
     second = engine_for(model, {"prefix_allowed_tokens_fn": allowed_by_row([4, 5, 6])})
     one, other = first.open(PROMPT, Sampling()), second.open(PROMPT, Sampling())
-    withdrawn = first.score(one, PROMPT, [])
-    whole = second.score(other, PROMPT, [3, 5])
+    withdrawn = weights(first.score(one, PROMPT, []))
+    whole = weights(second.score(other, PROMPT, [3, 5]))
     assert np.flatnonzero(withdrawn[0]).tolist() == [2, 3]
     for row in whole:
         assert np.flatnonzero(row).tolist() == [4, 5, 6]
@@ -302,7 +306,7 @@ def test_g22_a_constraint_that_begins_inside_the_drafts_masks_what_follows() -> 
         return [2, 3] if 9 in ids[len(PROMPT) :].tolist() else list(range(V))
 
     engine = engine_for(tiny_llama(V), {"prefix_allowed_tokens_fn": after_nine})
-    rows = engine.score(engine.open(PROMPT, Sampling()), PROMPT, [5, 9, 2, 7])
+    rows = weights(engine.score(engine.open(PROMPT, Sampling()), PROMPT, [5, 9, 2, 7]))
     assert [np.count_nonzero(row) for row in rows] == [V, V, 2, 2, 2]
 
 
@@ -316,7 +320,7 @@ def test_g22_a_constraint_that_begins_inside_the_drafts_masks_what_follows() -> 
 )
 def test_g24_a_bias_of_minus_infinity_leaves_no_mass_anywhere(options: dict[str, Any]) -> None:
     engine = engine_for(tiny_llama(V), options)
-    rows = engine.score(engine.open(PROMPT, Sampling()), PROMPT, [5, 5, 5])
+    rows = weights(engine.score(engine.open(PROMPT, Sampling()), PROMPT, [5, 5, 5]))
     assert not rows[:, 5].any()
     assert (np.count_nonzero(rows, axis=1) == V - 1).all()
 
@@ -342,7 +346,8 @@ class Poison(LogitsProcessor):
 def test_e49_a_row_of_nan_stays_nan_and_its_neighbours_are_whole(temperature: float) -> None:
     options = {"logits_processor": LogitsProcessorList([Poison(torch.nan)])}
     engine = engine_for(tiny_llama(V), options)
-    rows = engine.score(engine.open(PROMPT, Sampling(temperature=temperature)), PROMPT, [9, 4])
+    scored = engine.score(engine.open(PROMPT, Sampling(temperature=temperature)), PROMPT, [9, 4])
+    rows = scored.numpy()
     assert np.isnan(rows[1]).all()
     assert np.isfinite(rows[[0, 2]]).all()
 
@@ -352,14 +357,16 @@ def test_e48_a_row_of_minus_infinity_has_no_mass(temperature: float) -> None:
     options = {"logits_processor": LogitsProcessorList([Poison(-torch.inf)])}
     engine = engine_for(tiny_llama(V), options)
     rows = engine.score(engine.open(PROMPT, Sampling(temperature=temperature)), PROMPT, [9])
-    assert not rows[1].any()
+    assert torch.isneginf(rows[1]).all()
 
 
 def test_a21_greedy_ties_go_to_the_lowest_id() -> None:
     options = {"logits_processor": LogitsProcessorList([Poison(0.5)])}
     engine = engine_for(tiny_llama(V), options)
-    rows = engine.score(engine.open(PROMPT, Sampling(temperature=0)), PROMPT, [9])
-    assert np.flatnonzero(rows[1]).tolist() == [0]
+    scores = engine.score(engine.open(PROMPT, Sampling(temperature=0)), PROMPT, [9])
+    this = Round((), (), 1, 1, KeyedWords(RequestKey(0)), 1, 1, len(PROMPT) + 1, greedy=True)
+    (judgement,) = judge(kernels_for("auto", scores), scores, [this])
+    assert judgement.tokens == (0,)
 
 
 def test_v18_padded_ids_keep_the_probability_that_transformers_gives_them() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from draftwire.exact.words import Address, KeyedWords
 from draftwire.session.reasons import DropReason
-from draftwire.session.state_table import State
+from draftwire.session.session_states import State
 from draftwire.verifier.pending_rounds import PendingRounds
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import WireVersion

@@ -19,6 +19,7 @@ from draftwire.exact.words import WORD_BITS, Address, Domain, KeyedWords, Reques
 from draftwire.kernels import cpu
 from draftwire.kernels.cpu import verify_loops as cpu_verify
 from draftwire.kernels.rows import QRow
+from draftwire.rows.prepare import prepare
 
 SIZES = (1, 2, 3, 31, 32, 33, 513, 1000)
 LAST = 1 - Fraction(1, 2**192)  # the largest number of this file
@@ -450,7 +451,7 @@ def test_a_row_knows_its_counts_and_refuses_other_shapes():
 
 
 def test_prepare_runs_every_loop_before_a_round_does():
-    cpu.prepare()
+    prepare()
     for module in (cpu.cpu_quantise, cpu.cpu_select, cpu.cpu_verify):
         loops = {
             name: loop

@@ -22,7 +22,7 @@ def test_verdicts_equal_those_of_one_machine(size: int) -> None:
         def rank(index: int, batch: Batch = batch) -> Steps[ShardVerdicts]:
             slots = range(len(batch.rows))
             own = [
-                partial(batch._whole, slot) if owner_of(slot, size) == index else None
+                partial(batch.alone, slot) if owner_of(slot, size) == index else None
                 for slot in slots
             ]
             return verify_owned(index, size, own)

@@ -14,8 +14,10 @@ from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import shards as exact
 from draftwire.exact import verify as exact_verify
 from draftwire.exact.words import Address, Domain, KeyedWords, RequestKey, WordSource
-from draftwire.kernels import cpu
 from draftwire.kernels.cpu import verify_loops as cpu_verify
+from draftwire.kernels.cpu.kernels import CpuKernels
+from draftwire.kernels.cpu.target_loops import target_weights
+from draftwire.kernels.protocol import Round, Verdict
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import exact as shards_exact
 from draftwire.kernels.shards import target as shards_target
@@ -23,6 +25,7 @@ from draftwire.kernels.shards import verify as shards_verify
 from draftwire.kernels.shards.emulator import emulate
 from draftwire.kernels.shards.shard import Shard, Steps, even_shards, shards_at
 from draftwire.kernels.shards.verify import Place, Rounds
+from draftwire.verifier.judge import decide
 from draftwire.wire.registry import TOTAL
 from tests.kernels.sharded import columns, splits, verified
 
@@ -51,37 +54,34 @@ class Batch:
 
     def whole(self) -> list[tuple[int, int, str]]:
         """(accepted, token, refusal) of each round by the kernels on whole rows."""
-        found = []
-        for request in range(len(self.rows)):
-            try:
-                verdict = self._whole(request)
-                found.append((verdict.accepted, verdict.token, ""))
-            except ArithmeticRefusalError as refused:
-                found.append((0, -1, refused.code.name))
-        return found
+        verdicts = [self.alone(request) for request in range(len(self.rows))]
+        return [(v.accepted, -1 if v.token is None else v.token, _name(v.status)) for v in verdicts]
 
-    def _whole(self, request: int) -> exact_verify.Verdict:
-        place, source = self.places[request], self.sources[request]
-        if not self.tokens.shape[1]:
-            words = source.words(place.address(0, Domain.TARGET_ONLY))
-            return exact_verify.Verdict(0, cpu.target(self.rows[request, 0], words), "bonus")
-        return cpu.verify(
-            self.rows[request],
-            self.tokens[request].tolist(),
+    def alone(self, request: int) -> Verdict:
+        """One round by the kernels on whole rows, every decision taken."""
+        place, tokens = self.places[request], self.tokens[request].tolist()
+        this = Round(
+            tokens,
             [QRow(self.rows.shape[2], None, row) for row in self.counts[request]],
-            source,
-            generation=place.generation,
-            round=place.round,
-            first_position=place.first_position,
+            0,
+            len(tokens) + 1,
+            self.sources[request],
+            place.generation,
+            place.round,
+            place.first_position,
         )
+        return decide(CpuKernels(), self.rows[request], [this])[0]
 
     def sharded(self, split: Sequence[Shard]) -> list[tuple[int, int, str]]:
         found = verified(
             tuple(split), self.rows, self.tokens, self.counts, self.places, self.sources
         )
-        names = ["", *(code.name for code in RefusalCode)]
         columns_ = (found.accepted.tolist(), found.tokens.tolist(), found.status.tolist())
-        return [(a, t, names[s]) for a, t, s in zip(*columns_, strict=True)]
+        return [(a, t, _name(s)) for a, t, s in zip(*columns_, strict=True)]
+
+
+def _name(status: int) -> str:
+    return RefusalCode(status).name if status else ""
 
 
 def counts_of(rng: np.random.Generator, shape: tuple[int, ...], sparse: bool) -> NDArray[np.int32]:
@@ -254,7 +254,9 @@ def test_target_weights_have_the_bits_of_the_whole_row(size: int) -> None:
     scores = (rng.standard_normal((8, size)) * 9).astype(np.float32)
     scores[1, : size // 2] = -np.inf
     scores[2] = -0.0
-    expected = np.stack([cpu.weights_of(row) for row in scores])
+    expected = np.empty(scores.shape)
+    for row, out in zip(scores, expected, strict=True):
+        target_weights(row, out)
     for number in COUNTS:
         for split in splits(size, number, rng):
             own = [
@@ -275,7 +277,7 @@ def test_target_weights_of_a_refused_row_are_refused_by_the_verification(bad: fl
         rounds = Rounds(shard, weights[None], *none)
         sources = [KeyedWords(RequestKey(1))] if shard.leads else None
         found = yield from shards_verify.verify(rounds, [Place(1, 1, 1)], sources)
-        return ["", *(code.name for code in RefusalCode)][int(found.status[0])]
+        return _name(int(found.status[0]))
 
     expected = "ZERO_MASS" if bad == -np.inf else "NON_FINITE"
     assert emulate([rank(shard) for shard in even_shards(4, 3)]) == [expected] * 3

@@ -41,7 +41,7 @@ class _Copier:
                 _Slot(
                     SlotBuffer(None if s.buffer.rows is None else s.buffer.rows.copy()),
                     s.state,
-                    s.tenure,
+                    s.epoch,
                 )
                 for s in slots._slots
             ]
@@ -50,19 +50,19 @@ class _Copier:
     def _session(self, session: VerifierSession) -> VerifierSession:
         made = VerifierSession.__new__(VerifierSession)
         made.__dict__.update(
-            session.__dict__, drops=Counter(), _held=AckedPrefix.__new__(AckedPrefix)
+            session.__dict__, drops=Counter(), _acked=AckedPrefix.__new__(AckedPrefix)
         )
-        made._held.__dict__.update(session._held.__dict__)
+        made._acked.__dict__.update(session._acked.__dict__)
         made._prefix = Prefix.__new__(Prefix)
         made._prefix._tokens = array("i", session._prefix._tokens)
         made._prefix._hash = session._prefix._hash.copy()
-        hold = made._hold = SlotHandle(self._of_slots(session._hold.slots))
-        held = session._hold._held
+        hold = made._handle = SlotHandle(self._of_slots(session._handle.slots))
+        held = session._handle._held
         if held is not None:
             hold._held = (self._of_slots(held[0]), held[1])
-        if session._flight is not None:
-            made._flight = copy.copy(session._flight)
-            made._flight.rows = self._copied(session._flight.rows, hold)
+        if session._pending is not None:
+            made._pending = copy.copy(session._pending)
+            made._pending.rows = self._copied(session._pending.rows, hold)
         if session._proposal is not None:
             rows = self._copied(session._proposal.rows, hold)
             made._proposal = replace(session._proposal, rows=rows)

@@ -23,9 +23,9 @@ from draftwire.errors import (
     ReleasedError,
 )
 from draftwire.session.proposal import Dropped, Proposal
+from draftwire.session.session_states import State
 from draftwire.session.slot_buffers import ReplySlots, SlotBuffer, SlotPlan
 from draftwire.session.slots import SlotState
-from draftwire.session.state_table import State
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.messages import ProposalPolicy, Step
 from draftwire.wire.registry import Layout, Outcome
@@ -258,7 +258,7 @@ class World:
         request.phase = following
 
     def _own(self, session: VerifierSession) -> int:
-        held = session._hold._held
+        held = session._handle._held
         must(held is not None, "a round that is asked holds no slot")
         assert held is not None
         return id(held[0]._slots[held[1].number].buffer)
@@ -278,7 +278,7 @@ class World:
     def _all_slots(self) -> list[ReplySlots]:
         found = [self.slots]
         for session in self.sessions:
-            held = session._hold._held
+            held = session._handle._held
             if held is not None and all(held[0] is not each for each in found):
                 found.append(held[0])
         for request in self.requests:
@@ -297,7 +297,7 @@ class World:
         owners: Counter[int] = Counter()
         for session, request in zip(self.sessions, self.requests, strict=True):
             must(session.state in STATES[request.phase], f"{session.state} while {request.phase}")
-            held = session._hold._held
+            held = session._handle._held
             wanted = SLOT_IN.get(request.phase)
             must((held is None) is (wanted is None), "a round has no slot, or a slot no round")
             if held is None:
@@ -305,7 +305,7 @@ class World:
             slots, claim = held
             slot = slots._slots[claim.number]
             must(slots is request.slots, "a round has moved into other slots")
-            must(slot.tenure == claim.tenure, "a slot has a new tenure under its owner")
+            must(slot.epoch == claim.epoch, "a slot has a new epoch under its owner")
             must(slot.state is wanted, f"a slot is {slot.state} where its round is {request.phase}")
             owners[id(slot)] += 1
             must(owners[id(slot)] == 1, "a slot has two owners")
@@ -341,10 +341,10 @@ class World:
         """What decides all that can follow; numbers that only grow are left out."""
         rows = []
         for session, request in zip(self.sessions, self.requests, strict=True):
-            held = session._hold._held
+            held = session._handle._held
             hold = None if held is None else (held[0] is self.slots, held[1].number)
-            inside = (session.state, session._flight is None, session._proposal is None, hold)
-            mind = (session.opens, session._agreed is None, session._hold.slots is self.slots)
+            inside = (session.state, session._pending is None, session._proposal is None, hold)
+            mind = (session.opens, session._agreed is None, session._handle.slots is self.slots)
             outside = (request.phase, request.came, request.late is None, request.slots is None)
             rows.append((inside, mind, outside))
         states = tuple(tuple(s.state for s in slots._slots) for slots in self._all_slots())

@@ -13,7 +13,7 @@ from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.kernels.rows import QRow
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import NO_RIDER, Draft, Proposal
-from draftwire.session.state_table import State
+from draftwire.session.session_states import State
 from draftwire.wire.messages import Cancel, Commit, CommitRider, ErrorMessage, Reset, Step
 from draftwire.wire.registry import Outcome, Status
 from testing.harness.joined import (

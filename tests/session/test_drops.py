@@ -14,7 +14,7 @@ from draftwire.kernels.rows import QRow
 from draftwire.rows.reply import encode_rows
 from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.session.reasons import DropReason
-from draftwire.session.state_table import State
+from draftwire.session.session_states import State
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.checksum import crc32c
 from draftwire.wire.messages import Complete, ErrorMessage, Ping, Reply, ReplyRow, ReplyRows

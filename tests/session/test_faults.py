@@ -27,8 +27,8 @@ from hypothesis.stateful import (
 from draftwire.session.link import AgreedEvent, Closed, Link
 from draftwire.session.proposal import DraftTask, Dropped, Proposal, Received
 from draftwire.session.reasons import DropReason
+from draftwire.session.session_states import State
 from draftwire.session.session_table import SessionTable
-from draftwire.session.state_table import State
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.registry import LayoutSet, Outcome, Role, Status
 from testing.harness.joined import (

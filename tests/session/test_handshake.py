@@ -9,7 +9,7 @@ import pytest
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.session import handshake as module
 from draftwire.session.handshake import (
-    HANDSHAKE_TRANSITIONS,
+    HANDSHAKE,
     Handshake,
     HandshakeInput,
     HandshakeState,
@@ -61,7 +61,7 @@ def test_the_full_product(state: HandshakeState, happened: HandshakeInput) -> No
     verifier, _ = sides()
     verifier.state = state
     following = PRODUCT.get((state, happened))
-    assert HANDSHAKE_TRANSITIONS[state].get(happened) is following
+    assert HANDSHAKE.following(state, happened) is following
     if following is None:
         with pytest.raises(ProtocolError):
             verifier._advance(happened)

@@ -9,7 +9,7 @@ import pytest
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
 from draftwire.session.link import AgreedEvent, Alive, Closed, Event, Link
-from draftwire.session.link_table import LinkState
+from draftwire.session.link_states import LinkState
 from draftwire.session.proposal import Proposal, Received
 from draftwire.session.session_table import SessionTable
 from draftwire.session.verifier_session import VerifierSession

@@ -9,7 +9,7 @@ import pytest
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
 from draftwire.session.proposal import NO_RIDER, Dropped, Proposal
 from draftwire.session.reasons import DropReason
-from draftwire.session.state_table import State
+from draftwire.session.session_states import State
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.codec import encode
 from draftwire.wire.messages import Cancel, Commit, CommitRider, Reset, Step

@@ -15,8 +15,7 @@ from draftwire.session.pending_round import PendingRound
 from draftwire.session.proposal import Dropped
 from draftwire.session.reasons import DropReason
 from draftwire.session.slot_buffers import ReplySlots, SlotBuffer, SlotHandle
-from draftwire.session.slots import SLOT_TRANSITIONS, Claim, SlotInput, Slots, SlotState
-from draftwire.session.taking import Taking
+from draftwire.session.slots import SLOT, Claim, SlotInput, Slots, SlotState
 from draftwire.session.verifier_session import VerifierSession
 from tests.session.slot_explorer import Explored, explore
 from tests.session.slot_replies import WHOLE
@@ -71,7 +70,7 @@ def test_sparse_replies_have_memory_of_their_own() -> None:
 def test_every_entry_of_the_table_is_used_by_real_sessions() -> None:
     """Nothing in it is there for nobody."""
     _, happened = two_sessions()
-    assert happened == {(s, what) for s, row in SLOT_TRANSITIONS.items() for what in row}
+    assert happened == {(s, what) for s, row in SLOT.transitions.items() for what in row}
     assert {what for _, what in happened} == set(SlotInput)
 
 
@@ -145,28 +144,28 @@ def _end_without(step: str) -> Callable[[SlotHandle, SlotInput], None]:
 
 
 def _moved_with_the_connection(self: VerifierSession, agreed: Any, slots: ReplySlots) -> None:
-    if self._hold._held is not None:
-        self._hold._held = (slots, self._hold._held[1])
-    self._agreed, self._hold.slots = agreed, slots
+    if self._handle._held is not None:
+        self._handle._held = (slots, self._handle._held[1])
+    self._agreed, self._handle.slots = agreed, slots
 
 
 def _everything_gone(self: VerifierSession) -> Dropped | None:
-    gone = self._flight is not None or self._proposal is not None
+    gone = self._pending is not None or self._proposal is not None
     dropped = self.give_up(DropReason.DISCONNECTED) if gone else None
-    self._held.end()
+    self._acked.end()
     self._agreed = None
     return dropped
 
 
 def _nothing_gone(self: VerifierSession) -> Dropped | None:
-    self._held.end()
+    self._acked.end()
     self._agreed = None
     return None
 
 
 def _cleared(slots: ReplySlots) -> ReplySlots:
     for slot in slots._slots:
-        slot.state, slot.tenure = SlotState.FREE, slot.tenure + 1
+        slot.state, slot.epoch = SlotState.FREE, slot.epoch + 1
     return slots
 
 
@@ -204,7 +203,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "a slot is taken before it is known that the round may be asked": (
         VerifierSession,
         "ask",
-        _before(VerifierSession, "ask", lambda session: session._hold.slots.ask()),
+        _before(VerifierSession, "ask", lambda session: session._handle.slots.ask()),
     ),
     "two rounds are given one slot": (
         Slots,
@@ -225,7 +224,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
             lambda hold: hold._held[0].happened(hold._held[1], SlotInput.VALIDATE),
         ),
     ),
-    "ready before it was audited": (Taking, "_audit_draws", lambda self, flight: None),
+    "ready before it was audited": (VerifierSession, "_audit_draws", lambda self, flight: None),
     "a COMPLETE for another reply is as good": (
         PendingRound,
         "check_whole",
@@ -236,19 +235,27 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
         "check_same",
         lambda self, received: None,
     ),
-    "a duplicate is put into the slot again": (Taking, "_is_again", lambda self, *_: False),
-    "what is late is taken for the round in flight": (Taking, "_is_stale", lambda self, _: False),
+    "a duplicate is put into the slot again": (
+        VerifierSession,
+        "_is_again",
+        lambda self, *_: False,
+    ),
+    "what is late is taken for the round in flight": (
+        VerifierSession,
+        "_is_stale",
+        lambda self, _: False,
+    ),
     "giving up forgets to release": (SlotHandle, "give_up", _forget),
     "a commit forgets to release": (SlotHandle, "release", _forget),
     "the slot of a round that is over is not freed": (SlotHandle, "_end", _end_without("free")),
     "the hold outlives its round": (SlotHandle, "_end", _end_without("forget")),
     "rows are lent beyond their round": (SlotHandle, "_end", _end_without("withdraw")),
     "rows in a slot do not know that they are lent": (PendingRound, "hold", _without_lease),
-    "a withdrawn round keeps its slot": (Taking, "_withdraw", lambda self: None),
+    "a withdrawn round keeps its slot": (VerifierSession, "_withdraw", lambda self: None),
     "a lost round keeps its slot": (
-        Taking,
+        VerifierSession,
         "_forget",
-        lambda self: self.__dict__.update(_flight=None, _proposal=None),
+        lambda self: self.__dict__.update(_pending=None, _proposal=None),
     ),
     "a connection takes whole proposals with it": (
         VerifierSession,
@@ -281,7 +288,7 @@ def test_the_mutants_of_sessions_are_caught(name: str, monkeypatch: pytest.Monke
 
 SPARSE_MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "an answer is not audited": (PendingRound, "audit", lambda self: 0),
-    "it is not late either": (Taking, "_is_stale", lambda self, _: False),
+    "it is not late either": (VerifierSession, "_is_stale", lambda self, _: False),
     "it needs no slot": (SlotHandle, "arrive", lambda self: SlotBuffer()),
 }
 

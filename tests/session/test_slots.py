@@ -15,13 +15,14 @@ import pytest
 
 from draftwire.session import slots
 from draftwire.session.slots import (
-    SLOT_TRANSITIONS,
+    SLOT,
     Claim,
     SlotInput,
     Slots,
     SlotState,
     _Slot,
 )
+from draftwire.session.state_table import StateTable
 
 ROUNDS = 3
 
@@ -56,7 +57,7 @@ class World:
         """Return the same world once more; deepcopy takes ten times as long."""
         other = World.__new__(World)
         other.slots = Slots(())
-        other.slots._slots = [_Slot(list(s.buffer), s.state, s.tenure) for s in self.slots._slots]
+        other.slots._slots = [_Slot(list(s.buffer), s.state, s.epoch) for s in self.slots._slots]
         other.rounds = [replace(each) for each in self.rounds]
         return other
 
@@ -64,7 +65,7 @@ class World:
         return self.slots._slots[round.claim.number].buffer
 
     def key(self) -> object:
-        inside = tuple((s.buffer[0], s.state, s.tenure) for s in self.slots._slots)
+        inside = tuple((s.buffer[0], s.state, s.epoch) for s in self.slots._slots)
         outside = tuple((r.claim, r.arrived, r.validated, r.over) for r in self.rounds)
         return inside, outside
 
@@ -146,18 +147,18 @@ RIGHT = Slots.happened
 
 
 def with_transition(state: SlotState, happened: SlotInput, following: SlotState) -> object:
-    table = {each: dict(row) for each, row in SLOT_TRANSITIONS.items()}
+    table = {each: dict(row) for each, row in SLOT.transitions.items()}
     table[state][happened] = following
-    return table
+    return StateTable(SlotState, SlotInput, table)
 
 
-def no_tenure_check(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> list[int] | None:
-    return RIGHT(self, replace(claim, tenure=self._slots[claim.number].tenure), happened)
+def no_epoch_check(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> list[int] | None:
+    return RIGHT(self, replace(claim, epoch=self._slots[claim.number].epoch), happened)
 
 
-def no_new_tenure(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> list[int] | None:
+def no_new_epoch(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> list[int] | None:
     moved = RIGHT(self, claim, happened)
-    self._slots[claim.number].tenure = 1
+    self._slots[claim.number].epoch = 1
     return moved
 
 
@@ -169,30 +170,30 @@ def arrives_whatever(self: Slots[list[int]], claim: Claim, happened: SlotInput) 
 S, IN = SlotState, SlotInput
 MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "ready before it was validated": lambda patch: patch.setattr(
-        slots, "SLOT_TRANSITIONS", with_transition(S.ASKED, IN.ARRIVE, S.READY)
+        slots, "SLOT", with_transition(S.ASKED, IN.ARRIVE, S.READY)
     ),
     "ready though nothing has come": lambda patch: patch.setattr(
-        slots, "SLOT_TRANSITIONS", with_transition(S.ASKED, IN.VALIDATE, S.READY)
+        slots, "SLOT", with_transition(S.ASKED, IN.VALIDATE, S.READY)
     ),
     "released while it arrives": lambda patch: patch.setattr(
-        slots, "SLOT_TRANSITIONS", with_transition(S.ARRIVING, IN.RELEASE, S.FREE)
+        slots, "SLOT", with_transition(S.ARRIVING, IN.RELEASE, S.FREE)
     ),
     "written again while it is checked": lambda patch: patch.setattr(
-        slots, "SLOT_TRANSITIONS", with_transition(S.ARRIVING, IN.ARRIVE, S.ARRIVING)
+        slots, "SLOT", with_transition(S.ARRIVING, IN.ARRIVE, S.ARRIVING)
     ),
     "written again once it is ready": lambda patch: patch.setattr(
-        slots, "SLOT_TRANSITIONS", with_transition(S.READY, IN.ARRIVE, S.ARRIVING)
+        slots, "SLOT", with_transition(S.READY, IN.ARRIVE, S.ARRIVING)
     ),
     "given to another before its consumer is done": lambda patch: patch.setattr(
-        slots, "SLOT_TRANSITIONS", with_transition(S.READY, IN.ASK, S.ASKED)
+        slots, "SLOT", with_transition(S.READY, IN.ASK, S.ASKED)
     ),
-    "no tenure is checked": lambda patch: patch.setattr(Slots, "happened", no_tenure_check),
-    "no tenure ever ends": lambda patch: patch.setattr(Slots, "happened", no_new_tenure),
+    "no epoch is checked": lambda patch: patch.setattr(Slots, "happened", no_epoch_check),
+    "no epoch ever ends": lambda patch: patch.setattr(Slots, "happened", no_new_epoch),
     "a reply arrives whatever its claim": lambda patch: patch.setattr(
         Slots, "happened", arrives_whatever
     ),
     "a slot that was given up is never free again": lambda patch: patch.setattr(
-        slots, "SLOT_TRANSITIONS", with_transition(S.ASKED, IN.GIVE_UP, S.ARRIVING)
+        slots, "SLOT", with_transition(S.ASKED, IN.GIVE_UP, S.ARRIVING)
     ),
 }
 

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.session import link_table
-from draftwire.session.state_table import TRANSITIONS, Input, State, advance, markdown
+from draftwire.session.link_states import LINK, LinkInput, LinkState
+from draftwire.session.session_states import SESSION, Input, State, advance
 
 # One row an input, one column a state, in this order; "." is a protocol error.
 STATES = "IDLE OPEN ASKED REPLIED PROPOSED TARGET_ONLY ENDED"
@@ -52,13 +52,15 @@ def test_the_full_product(state: State, happened: Input):
 
 def test_every_state_can_be_reached():
     reached = {State.IDLE}
-    while more := {new for state in reached for new in TRANSITIONS[state].values()} - reached:
+    while (
+        more := {new for state in reached for new in SESSION.transitions[state].values()} - reached
+    ):
         reached |= more
     assert reached == set(State)
 
 
 def test_nothing_leaves_the_end():
-    assert set(TRANSITIONS[State.ENDED].values()) == {State.ENDED}
+    assert set(SESSION.transitions[State.ENDED].values()) == {State.ENDED}
 
 
 def test_every_live_state_can_be_reset_and_ended():
@@ -70,7 +72,7 @@ def test_every_live_state_can_be_reset_and_ended():
 def test_a_round_is_committed_exactly_once():
     """Between two asked or skipped rounds there is exactly one COMMIT, on every path."""
     begins = {Input.OPENING, Input.STEP, Input.SKIP}
-    for state, row in TRANSITIONS.items():
+    for state, row in SESSION.transitions.items():
         for happened, following in row.items():
             if happened in begins:
                 assert state in (State.IDLE, State.OPEN)
@@ -81,32 +83,30 @@ def test_a_round_is_committed_exactly_once():
 
 
 def test_markdown_shows_the_whole_table():
-    text = markdown()
+    text = SESSION.markdown()
     for state in State:
         assert f"| {state.name} | {state.value} |" in text
     rows = [line for line in text.splitlines() if line.count("|") == len(State) + 2]
     assert len(rows) == len(Input) + 2
-    missing = sum(len(State) - len([1 for row in TRANSITIONS.values() if i in row]) for i in Input)
+    missing = sum(following is None for *_, following in SESSION.product())
     assert text.count(" error |") == missing
 
 
 LINK_PRODUCT = {
-    link_table.LinkState.KEYED: {"PROVED": "FRESH", "FAULT": "CLOSED", "END": "CLOSED"},
-    link_table.LinkState.FRESH: {"HELLO": "GREETED", "FAULT": "CLOSED", "END": "CLOSED"},
-    link_table.LinkState.GREETED: {"HELLO": "AGREED", "FAULT": "CLOSED", "END": "CLOSED"},
-    link_table.LinkState.AGREED: {"MESSAGE": "AGREED", "FAULT": "CLOSED", "END": "CLOSED"},
-    link_table.LinkState.CLOSED: {"END": "CLOSED"},
+    LinkState.KEYED: {"PROVED": "FRESH", "FAULT": "CLOSED", "END": "CLOSED"},
+    LinkState.FRESH: {"HELLO": "GREETED", "FAULT": "CLOSED", "END": "CLOSED"},
+    LinkState.GREETED: {"HELLO": "AGREED", "FAULT": "CLOSED", "END": "CLOSED"},
+    LinkState.AGREED: {"MESSAGE": "AGREED", "FAULT": "CLOSED", "END": "CLOSED"},
+    LinkState.CLOSED: {"END": "CLOSED"},
 }
 
 
-@pytest.mark.parametrize(
-    ("state", "happened"), [*itertools.product(link_table.LinkState, link_table.LinkInput)]
-)
-def test_the_full_product_of_the_link(state: link_table.LinkState, happened: link_table.LinkInput):
+@pytest.mark.parametrize(("state", "happened"), [*itertools.product(LinkState, LinkInput)])
+def test_the_full_product_of_the_link(state: LinkState, happened: LinkInput):
     following = LINK_PRODUCT[state].get(happened.name)
     if following is None:
         with pytest.raises(ProtocolError) as caught:
-            link_table.advance(state, happened)
+            LINK.advance(state, happened)
         assert caught.value.code is ProtocolErrorCode.UNEXPECTED_MESSAGE
     else:
-        assert link_table.advance(state, happened) is link_table.LinkState[following]
+        assert LINK.advance(state, happened) is LinkState[following]

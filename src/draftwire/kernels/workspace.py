@@ -20,8 +20,8 @@ class Workspace(threading.local):
     def __init__(self) -> None:
         self._arrays: dict[str, NDArray[Any]] = {}
 
-    def take(self, name: str, size: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
-        """An uninitialised array (size,); it is the caller's until the same name is taken again."""
+    def get(self, name: str, size: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+        """An uninitialised array (size,); it is the caller's until the name is asked for again."""
         array = self._arrays.get(name)
         if array is None or array.size < size:
             array = self._arrays[name] = np.empty(size, dtype)

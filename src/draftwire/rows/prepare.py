@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from draftwire.kernels import cpu
+from draftwire.kernels.cpu.kernels import prepare as prepare_verify
 from draftwire.kernels.words import proposal_words
 from draftwire.rows.audit import first_audit_failure
 from draftwire.rows.reply import decode_rows, encode_rows
@@ -20,6 +21,7 @@ _POLICIES = (
 def prepare() -> None:
     """Compile the loops, or load them from their cache (seconds, once; then next to nothing)."""
     cpu.prepare()
+    prepare_verify()
     uniform24 = proposal_words(0, 1, 1, 1, 1)
     logits = np.linspace(-3, 3, 64, dtype=np.float32)
     for policy in _POLICIES:

@@ -10,7 +10,7 @@ from draftwire.rows.shards import ShardDraft
 from draftwire.session.prefix import Cached, Prefix
 from draftwire.session.proposal import NO_RIDER, Draft, DraftTask, Parts, fits
 from draftwire.session.reply import answered, declined
-from draftwire.session.state_table import Input, State, advance
+from draftwire.session.session_states import Input, State, advance
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import (
     Cancel,

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from enum import Enum
+from enum import StrEnum
 from typing import Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 from draftwire.session.frame_mac import Sealer
+from draftwire.session.state_table import StateTable
 from draftwire.wire.messages import Challenge, Message, Proof
 from draftwire.wire.registry import (
     KEY_LABEL,
@@ -33,7 +34,7 @@ from draftwire.wire.registry import (
 )
 
 
-class HandshakeState(Enum):
+class HandshakeState(StrEnum):
     """Where a handshake stands; the value is its meaning."""
 
     FRESH = "nothing is said yet"
@@ -44,7 +45,7 @@ class HandshakeState(Enum):
     FAILED = "it is over, and nothing is proved"
 
 
-class HandshakeInput(Enum):
+class HandshakeInput(StrEnum):
     """What can happen in a handshake, by either side; the value is its meaning."""
 
     CHALLENGE = "a CHALLENGE with a fresh nonce"
@@ -53,14 +54,18 @@ class HandshakeInput(Enum):
     BAD_PROOF = "another PROOF"
 
 
-HANDSHAKE_TRANSITIONS: Final[dict[HandshakeState, dict[HandshakeInput, HandshakeState]]] = {
-    HandshakeState.FRESH: {HandshakeInput.CHALLENGE: HandshakeState.ASKED},
-    HandshakeState.ASKED: {HandshakeInput.CHALLENGE: HandshakeState.ANSWERED},
-    HandshakeState.ANSWERED: {HandshakeInput.PROOF: HandshakeState.CLAIMED},
-    HandshakeState.CLAIMED: {HandshakeInput.PROOF: HandshakeState.PROVED},
-    HandshakeState.PROVED: {},
-    HandshakeState.FAILED: {},
-}
+HANDSHAKE: Final = StateTable(
+    HandshakeState,
+    HandshakeInput,
+    {
+        HandshakeState.FRESH: {HandshakeInput.CHALLENGE: HandshakeState.ASKED},
+        HandshakeState.ASKED: {HandshakeInput.CHALLENGE: HandshakeState.ANSWERED},
+        HandshakeState.ANSWERED: {HandshakeInput.PROOF: HandshakeState.CLAIMED},
+        HandshakeState.CLAIMED: {HandshakeInput.PROOF: HandshakeState.PROVED},
+        HandshakeState.PROVED: {},
+        HandshakeState.FAILED: {},
+    },
+)
 """The same for both roles; a missing entry is AUTHENTICATION_FAILED, and FAILED from then on."""
 
 _PROOF_OF: Final = {
@@ -168,7 +173,7 @@ class Handshake:
         return derive(self._key, purpose, self._version, *nonces)
 
     def _advance(self, happened: HandshakeInput) -> None:
-        following = HANDSHAKE_TRANSITIONS[self.state].get(happened)
+        following = HANDSHAKE.following(self.state, happened)
         if following is None:
             field, why = _WRONG.get(
                 happened, ("", f"{happened.value} may not come now ({self.state.value})")

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from draftwire.errors import ProtocolError, RemoteError
 from draftwire.session.frame_mac import Sealer
 from draftwire.session.handshake import Handshake
-from draftwire.session.link_table import LinkInput, LinkState, advance
+from draftwire.session.link_states import LinkInput, LinkState, advance
 from draftwire.session.proposal import Parts, Received
 from draftwire.telemetry.histogram import zeros
 from draftwire.wire import agreement, codec

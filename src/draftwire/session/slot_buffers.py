@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
 _COUNT_BYTES: Final = 4
 
-# Looked up once: a member of an enumeration costs several times what a global does.
-_ARRIVE: Final = SlotInput.ARRIVE
-_VALIDATE: Final = SlotInput.VALIDATE
-_RELEASE: Final = SlotInput.RELEASE
-_GIVE_UP: Final = SlotInput.GIVE_UP
-
 
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
@@ -146,7 +140,7 @@ class SlotHandle:
     def arrive(self) -> SlotBuffer:
         """Return the memory of the slot, where the reply is now; ProtocolError if it may not be."""
         held = self._held
-        stage = None if held is None else held[0].happened(held[1], _ARRIVE)
+        stage = None if held is None else held[0].happened(held[1], SlotInput.ARRIVE)
         if stage is None:
             raise _another()
         return stage
@@ -154,16 +148,16 @@ class SlotHandle:
     def publish(self) -> None:
         """The reply is whole and valid, and the session's caller reads it from now on."""
         held = self._held
-        if held is None or held[0].happened(held[1], _VALIDATE) is None:
+        if held is None or held[0].happened(held[1], SlotInput.VALIDATE) is None:
             raise _another()
 
     def give_up(self) -> None:
         """The round is over without a proposal, or without one that is used."""
-        self._end(_GIVE_UP)
+        self._end(SlotInput.GIVE_UP)
 
     def release(self) -> None:
         """The consumer of the proposal is done."""
-        self._end(_RELEASE)
+        self._end(SlotInput.RELEASE)
 
     def _end(self, how: SlotInput) -> None:
         held = self._held

@@ -1,8 +1,8 @@
 """Slots: fixed places for replies, and who may write into and read out of one when (law 3).
 
 A slot's life is one table of data. Whoever asks gets a :class:`Claim` on a slot: its number and its
-tenure. Everything that is done with the slot names the claim, and a claim of another tenure
-is refused. The tenure moves on whenever the slot becomes free, because its consumer is done or its
+epoch. Everything that is done with the slot names the claim, and a claim of another epoch
+is refused. The epoch moves on whenever the slot becomes free, because its consumer is done or its
 round is given up, and before anybody else can be given it. So a reply that comes late is neither
 read into a slot that has a new owner nor out of it, and a buffer is not reused under a consumer.
 
@@ -15,27 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Final, Generic, TypeVar
+
+from draftwire.session.state_table import StateTable
 
 Buffer = TypeVar("Buffer")
 
 
-class SlotState(Enum):
+class SlotState(StrEnum):
     """Where one slot stands; the value is its meaning."""
 
-    __hash__ = object.__hash__  # Enum's own is interpreted, and every round looks several up
-
-    FREE = "nobody's"
+    FREE = "no round holds it"
     ASKED = "its round is asked; nothing has come"
     ARRIVING = "its reply is being put into the buffer, or checked"
     READY = "the whole reply is there and valid; its consumer may read it"
 
 
-class SlotInput(Enum):
+class SlotInput(StrEnum):
     """What can happen to a slot; the value is its meaning."""
-
-    __hash__ = object.__hash__
 
     ASK = "a round takes the slot"
     ARRIVE = "bytes of its reply are there"
@@ -44,42 +42,41 @@ class SlotInput(Enum):
     GIVE_UP = "the round is given up: late, refused, withdrawn or cut off"
 
 
-SLOT_TRANSITIONS: Final[dict[SlotState, dict[SlotInput, SlotState]]] = {
-    SlotState.FREE: {SlotInput.ASK: SlotState.ASKED},
-    SlotState.ASKED: {
-        SlotInput.ARRIVE: SlotState.ARRIVING,
-        SlotInput.GIVE_UP: SlotState.FREE,
+SLOT: Final = StateTable(
+    SlotState,
+    SlotInput,
+    {
+        SlotState.FREE: {SlotInput.ASK: SlotState.ASKED},
+        SlotState.ASKED: {
+            SlotInput.ARRIVE: SlotState.ARRIVING,
+            SlotInput.GIVE_UP: SlotState.FREE,
+        },
+        SlotState.ARRIVING: {
+            SlotInput.VALIDATE: SlotState.READY,
+            SlotInput.GIVE_UP: SlotState.FREE,
+        },
+        SlotState.READY: {
+            SlotInput.RELEASE: SlotState.FREE,
+            SlotInput.GIVE_UP: SlotState.FREE,
+        },
     },
-    SlotState.ARRIVING: {
-        SlotInput.VALIDATE: SlotState.READY,
-        SlotInput.GIVE_UP: SlotState.FREE,
-    },
-    SlotState.READY: {
-        SlotInput.RELEASE: SlotState.FREE,
-        SlotInput.GIVE_UP: SlotState.FREE,
-    },
-}
+)
 """The whole life of a slot; an input that is missing here is refused."""
-
-
-# Looked up once: a member of an enumeration costs several times what a global does.
-_FREE: Final = SlotState.FREE
-_ASK: Final = SlotInput.ASK
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who may use a slot: the round that it was given to under this tenure."""
+    """Who may use a slot: the round that it was given to in this epoch."""
 
     number: int
-    tenure: int
+    epoch: int
 
 
 @dataclass(slots=True)
 class _Slot(Generic[Buffer]):
     buffer: Buffer
     state: SlotState = SlotState.FREE
-    tenure: int = 1
+    epoch: int = 1
 
 
 class Slots(Generic[Buffer]):
@@ -101,26 +98,26 @@ class Slots(Generic[Buffer]):
 
     @property
     def free(self) -> int:
-        """How many of them are nobody's."""
+        """How many of them no round holds."""
         return sum(slot.state is SlotState.FREE for slot in self._slots)
 
     def ask(self) -> Claim | None:
         """Give a round a slot; None = all are taken."""
         for number, slot in enumerate(self._slots):
-            following = SLOT_TRANSITIONS[slot.state].get(_ASK)
+            following = SLOT.following(slot.state, SlotInput.ASK)
             if following is not None:
                 slot.state = following
-                return Claim(number, slot.tenure)
+                return Claim(number, slot.epoch)
         return None
 
     def happened(self, claim: Claim, what: SlotInput) -> Buffer | None:
         """Move the slot of a claim on, and return its buffer; None = the claim may not do that."""
         slot = self._slots[claim.number]
-        following = SLOT_TRANSITIONS[slot.state].get(what)
-        if following is None or slot.tenure != claim.tenure:
+        following = SLOT.following(slot.state, what)
+        if following is None or slot.epoch != claim.epoch:
             return None
-        slot.tenure += following is _FREE  # before anybody can be given the slot
-        if following is _FREE and self.on_release is not None:
+        slot.epoch += following is SlotState.FREE  # before another round can be given the slot
+        if following is SlotState.FREE and self.on_release is not None:
             self.on_release(slot.buffer)
         slot.state = following
         return slot.buffer

@@ -1,133 +1,61 @@
-"""The states, inputs and transitions of a session: one table, the same for both roles.
+"""State machines as data: one table of states and inputs, and what follows from each pair.
 
-A session is what its messages have made of it, whoever sent them: the verifier's half advances
-when it sends STEP, the drafter's half when it receives it. A missing entry is a protocol error.
-Some inputs are not messages of their own but are implied by one: a STEP of a later round says that
-the round in flight was given up, and its rider commits that round.
+The session, the link, the handshake and the slots each have one. A pair that is missing may not
+happen; whoever owns the machine says what that means.
 """
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Final
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Generic, TypeVar
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
 
-
-class State(Enum):
-    """Where one session stands; the value is its meaning."""
-
-    __hash__ = object.__hash__  # Enum's own is interpreted, and every message looks two up
-
-    IDLE = "no generation is open"
-    OPEN = "a generation is open, between two rounds"
-    ASKED = "a STEP is in flight"
-    REPLIED = "its REPLY is there, its COMPLETE is not"
-    PROPOSED = "the proposal is whole and not yet committed"
-    TARGET_ONLY = "the round goes on without a proposal and is not yet committed"
-    ENDED = "the session is over"
+S = TypeVar("S", bound=StrEnum)
+I = TypeVar("I", bound=StrEnum)  # noqa: E741
 
 
-class Input(Enum):
-    """What can happen to a session; the value is its meaning."""
+class StateTable(Generic[S, I]):
+    """One machine. transitions: a row for every state; the value of a member is its meaning."""
 
-    __hash__ = object.__hash__
+    def __init__(
+        self, states: type[S], inputs: type[I], transitions: Mapping[S, Mapping[I, S]]
+    ) -> None:
+        self.states = tuple(states)
+        self.inputs = tuple(inputs)
+        self.transitions = {state: dict(transitions[state]) for state in self.states}
 
-    OPENING = "STEP that opens a generation: base 0, round 1, no commit rider"
-    STEP = "STEP of the next round of the open generation"
-    RETRY = "the latest STEP once more, byte for byte"
-    REPLY = "REPLY to the STEP in flight"
-    COMPLETE = "COMPLETE with status OK"
-    DECLINE = "COMPLETE with another status"
-    REFUSE = "ERROR about the STEP in flight"
-    GIVE_UP = "the verifier drops the round's proposal: deadline, validation, or a later STEP"
-    SKIP = "a round for which nothing is asked"
-    COMMIT = "the round's outcome: COMMIT, or the rider of the next STEP"
-    STALE = "a message of a generation or round that is over, or a duplicate"
-    RESET = "RESET, or an opening STEP of a larger generation"
-    CANCEL = "CANCEL, or the end of the connection on the drafter's side"
+    def following(self, state: S, happened: I) -> S | None:
+        """Return the state that follows; None = this may not happen now."""
+        return self.transitions[state].get(happened)
 
+    def advance(self, state: S, happened: I) -> S:
+        """Return the state that follows; ProtocolError UNEXPECTED_MESSAGE if there is none."""
+        following = self.transitions[state].get(happened)
+        if following is None:
+            raise ProtocolError(
+                ProtocolErrorCode.UNEXPECTED_MESSAGE,
+                f"{happened.name} may not come in state {state.name} ({state.value})",
+            )
+        return following
 
-TRANSITIONS: Final[dict[State, dict[Input, State]]] = {
-    State.IDLE: {
-        Input.OPENING: State.ASKED,
-        Input.SKIP: State.TARGET_ONLY,
-        Input.STALE: State.IDLE,
-        Input.RESET: State.IDLE,
-        Input.CANCEL: State.ENDED,
-    },
-    State.OPEN: {
-        Input.STEP: State.ASKED,
-        Input.RETRY: State.OPEN,
-        Input.SKIP: State.TARGET_ONLY,
-        Input.STALE: State.OPEN,
-        Input.RESET: State.IDLE,
-        Input.CANCEL: State.ENDED,
-    },
-    State.ASKED: {
-        Input.RETRY: State.ASKED,
-        Input.REPLY: State.REPLIED,
-        Input.DECLINE: State.TARGET_ONLY,
-        Input.REFUSE: State.TARGET_ONLY,
-        Input.GIVE_UP: State.TARGET_ONLY,
-        Input.STALE: State.ASKED,
-        Input.RESET: State.IDLE,
-        Input.CANCEL: State.ENDED,
-    },
-    State.REPLIED: {
-        Input.RETRY: State.REPLIED,
-        Input.COMPLETE: State.PROPOSED,
-        Input.REFUSE: State.TARGET_ONLY,
-        Input.GIVE_UP: State.TARGET_ONLY,
-        Input.STALE: State.REPLIED,
-        Input.RESET: State.IDLE,
-        Input.CANCEL: State.ENDED,
-    },
-    State.PROPOSED: {
-        Input.RETRY: State.PROPOSED,
-        Input.GIVE_UP: State.TARGET_ONLY,
-        Input.COMMIT: State.OPEN,
-        Input.STALE: State.PROPOSED,
-        Input.RESET: State.IDLE,
-        Input.CANCEL: State.ENDED,
-    },
-    State.TARGET_ONLY: {
-        Input.RETRY: State.TARGET_ONLY,
-        Input.COMMIT: State.OPEN,
-        Input.STALE: State.TARGET_ONLY,
-        Input.RESET: State.IDLE,
-        Input.CANCEL: State.ENDED,
-    },
-    State.ENDED: {
-        Input.STALE: State.ENDED,
-        Input.CANCEL: State.ENDED,
-    },
-}
-"""The whole machine; an input that is missing here is a protocol error."""
+    def product(self) -> Iterator[tuple[S, I, S | None]]:
+        """Yield every state with every input and what follows, for exhaustive tests."""
+        for state in self.states:
+            for happened in self.inputs:
+                yield state, happened, self.transitions[state].get(happened)
 
-
-def advance(state: State, happened: Input) -> State:
-    """Return the state that follows; ProtocolError UNEXPECTED_MESSAGE if there is none."""
-    following = TRANSITIONS[state].get(happened)
-    if following is None:
-        raise ProtocolError(
-            ProtocolErrorCode.UNEXPECTED_MESSAGE,
-            f"{happened.name} may not come in state {state.name} ({state.value})",
-        )
-    return following
-
-
-def markdown() -> str:
-    """Return the table for spec/protocol.md: states, inputs, and the State x Input product."""
-    states, inputs = list(State), list(Input)
-    lines = ["| state | meaning |", "|---|---|"]
-    lines += [f"| {state.name} | {state.value} |" for state in states]
-    lines += ["", "| input | meaning |", "|---|---|"]
-    lines += [f"| {happened.name} | {happened.value} |" for happened in inputs]
-    lines += ["", "| input | " + " | ".join(state.name for state in states) + " |"]
-    lines.append("|---" * (len(states) + 1) + "|")
-    for happened in inputs:
-        following = (TRANSITIONS[state].get(happened) for state in states)
-        cells = (state.name if state else "error" for state in following)
-        lines.append(f"| {happened.name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    def markdown(self) -> str:
+        """Return the table for the specification: states, inputs, and their whole product."""
+        lines = ["| state | meaning |", "|---|---|"]
+        lines += [f"| {state.name} | {state.value} |" for state in self.states]
+        lines += ["", "| input | meaning |", "|---|---|"]
+        lines += [f"| {happened.name} | {happened.value} |" for happened in self.inputs]
+        lines += ["", "| input | " + " | ".join(state.name for state in self.states) + " |"]
+        lines.append("|---" * (len(self.states) + 1) + "|")
+        for happened in self.inputs:
+            following = (self.transitions[state].get(happened) for state in self.states)
+            cells = (state.name if state else "error" for state in following)
+            lines.append(f"| {happened.name} | " + " | ".join(cells) + " |")
+        return "\n".join(lines) + "\n"

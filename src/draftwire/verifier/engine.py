@@ -1,12 +1,9 @@
-"""What a target model must offer: the weights of p at each position, with the drafts in place."""
+"""What a target model must offer: the scores of p at each position, with the drafts in place."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Protocol, TypeVar
 
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.identity import ModelIdentity
@@ -27,18 +24,17 @@ class TargetEngine(ModelIdentity, Protocol[Context]):
     def open(self, prompt: Sequence[int], sampling: Sampling) -> Context:
         """Begin a request: ``prompt`` has at least one id, all in [0, V)."""
 
-    def score(
-        self, context: Context, committed: Sequence[int], drafts: Sequence[int]
-    ) -> NDArray[np.float64]:
-        """Return the weights of p at the K+1 positions after ``committed``, drafts in place.
+    def score(self, context: Context, committed: Sequence[int], drafts: Sequence[int]) -> Any:
+        """Return the scores of p at the K+1 positions after ``committed``, drafts in place.
 
         committed: the whole committed sequence, prompt included; it only ever grows, and whatever
         the engine cached beyond it (rejected drafts of the call before) is rolled back here.
-        drafts: K ids. Returns binary64 (K+1, V): row i is the unnormalised p of what follows
-        ``committed + drafts[:i]``, after every processor, exactly what this engine would sample
-        from; temperature 0 gives one weight on the lowest id with the largest score (A21). The
-        caller may keep the array until the next call. Rows are judged (A11) by the verification,
-        not here.
+        drafts: K ids. Returns (K+1, V), NumPy's or torch's, where the model computes: binary32 or
+        narrower is the score of every id, -infinity what is forbidden (A24); binary64 is p itself,
+        not normalised (A17). Row i is what follows ``committed + drafts[:i]``, after every
+        processor, exactly what this engine would sample from; at temperature 0 what it would take
+        the largest of (A21). The caller may keep the rows until the next call. They are judged
+        (A11) by the verification, not here.
         """
 
     def close(self, context: Context) -> None:

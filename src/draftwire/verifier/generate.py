@@ -7,21 +7,20 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
-from typing import Generic, Self
+from typing import Any, Generic, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from draftwire.errors import ConfigurationError
-from draftwire.exact.words import Address, Domain, KeyedWords, WordSource
-from draftwire.kernels import cpu
-from draftwire.kernels.rows import widened
+from draftwire.errors import ArithmeticRefusalError, ConfigurationError
+from draftwire.exact.words import KeyedWords, WordSource
+from draftwire.kernels.cpu.kernels import prepare
+from draftwire.kernels.protocol import Round
+from draftwire.kernels.registry import kernels_for
 from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.verifier.breaker import Breaker, BreakerState, Choice
 from draftwire.verifier.context import HasSettings, context_version, sampling_settings
 from draftwire.verifier.drafter import Drafter, DraftRequest, Miss, MissReason, Reason
 from draftwire.verifier.engine import Context, TargetEngine
+from draftwire.verifier.judge import Judgement, judge
 from draftwire.verifier.log import breaker_changed
 from draftwire.verifier.no_drafter import NoDrafter
 from draftwire.verifier.report import Report
@@ -86,16 +85,18 @@ class Generation(Generic[Context], Iterator[Emission]):
         ends: Ends | None = None,
         on_emission: Callable[[Emission], None] | None = None,
         words: WordSource | None = None,
+        kernels: str = "auto",
     ) -> None:
         """See :func:`generate`."""
         prompt = [int(token) for token in prompt]  # of NumPy or torch as well
         _check_request(target, drafter, prompt, sampling, policy)
-        if drafter is None:  # which prepares what its rounds run itself
-            cpu.prepare_target()
+        prepare()
         key = sampling.request_key()
         self.report = Report(prompt_tokens=len(prompt))
         self._target = target
         self._policy = policy
+        self._greedy = sampling.greedy
+        self._kernels = kernels
         self._committed = prompt.copy()
         self._stop = StopRules(
             end_tokens=target.end_tokens,
@@ -120,6 +121,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         self._drafted = drafter is not None
         self._breaker: Breaker | None = None if drafter is None else drafter.breaker
         self._choice: Choice | None = None  # the breaker's, for the round that is on
+        self._refusal: ArithmeticRefusalError | None = None  # of the place behind the text so far
         self._totals = None if drafter is None else drafter.totals
         self.report.traffic = self._drafting.traffic
         self._held: tuple[Context] | None = (context,)  # opaque: None may be one
@@ -196,6 +198,8 @@ class Generation(Generic[Context], Iterator[Emission]):
                     if self._on_emission is not None:
                         self._on_emission(emission)
                     yield emission
+                if self._refusal is not None and self.report.finish is None:
+                    raise self._refusal
         finally:
             if self.report.finish is None:
                 self.report.finish = Finish.ABANDONED
@@ -237,15 +241,13 @@ class Generation(Generic[Context], Iterator[Emission]):
             self.report.proposed(len(proposal.tokens))
         began = time.perf_counter()
         drafts = () if proposal is None else proposal.tokens
-        rows = self._target.score(context, self._committed, drafts)
+        scores = self._target.score(context, self._committed, drafts)
         scored = time.perf_counter()
-        if proposal is None:
-            tokens, kinds = [self._draw_target_only(rows)], [Kind.TARGET_ONLY]
-        else:
-            tokens, kinds = self._verify(rows, proposal)
+        judgement = self._judge(scores, proposal)
         self.report.seconds.target += scored - began
         self.report.seconds.verify += time.perf_counter() - scored
-        return self._commit(tokens, kinds, len(drafts))
+        self._refusal = judgement.refusal
+        return self._commit(judgement, len(drafts)) if judgement.tokens else []
 
     def _propose(self) -> Proposal | None:
         report, drafting = self.report, self._drafting
@@ -280,60 +282,55 @@ class Generation(Generic[Context], Iterator[Emission]):
             return None
         return drafted
 
-    def _draw_target_only(self, rows: NDArray[np.float64]) -> int:
+    def _judge(self, scores: Any, proposal: Proposal | None) -> Judgement:
+        """Judge the round that is on."""
         drafting = self._drafting
-        address = Address(
-            drafting.generation, drafting.round, len(self._committed), Domain.TARGET_ONLY
-        )
-        return cpu.target(rows[0], self._words.words(address))
-
-    def _verify(
-        self, rows: NDArray[np.float64], proposal: Proposal
-    ) -> tuple[list[int], list[Kind]]:
-        verdict = cpu.verify(
-            rows,
-            proposal.tokens,
-            [widened(row, rows.shape[1]) for row in proposal.rows],
-            self._words,
-            generation=self._drafting.generation,
-            round=self._drafting.round,
+        tokens = () if proposal is None else proposal.tokens
+        this = Round(
+            tokens=tokens,
+            rows=() if proposal is None else proposal.rows,
+            first_row=0,
+            row_count=len(tokens) + 1,
+            words=self._words,
+            generation=drafting.generation,
+            round=drafting.round,
             first_position=len(self._committed),
+            greedy=self._greedy,
         )
-        tokens = list(proposal.tokens[: verdict.accepted])
-        kinds = [Kind.ACCEPTED] * verdict.accepted
-        tokens.append(verdict.token)
-        kinds.append(Kind.BONUS if verdict.outcome == "bonus" else Kind.CORRECTED)
-        return tokens, kinds
+        return judge(kernels_for(self._kernels, scores), scores, [this])[0]
 
-    def _commit(self, tokens: list[int], kinds: list[Kind], depth: int) -> list[Emission]:
+    def _commit(self, judgement: Judgement, depth: int) -> list[Emission]:
         """Keep the tokens up to the end of the text, tell the drafter, and return the emissions."""
         emissions: list[Emission] = []
-        for token, kind in zip(tokens, kinds, strict=True):
+        for place, token in enumerate(judgement.tokens):
+            kind = _KINDS[judgement.outcome] if place == judgement.accepted else Kind.ACCEPTED
             index = len(self._stop.tokens)
             finish = self._stop.add(token)
             emissions.append(Emission(token, kind, index, finish))
             if finish is not None:
                 break
         kept = [emission.token for emission in emissions]
-        last = emissions[-1].kind
-        accepted = sum(emission.kind is Kind.ACCEPTED for emission in emissions)
+        accepted = min(judgement.accepted, len(kept))
+        # A round whose last kept token is a draft has no token of its own behind it.
+        outcome = Outcome.ENDED if accepted == len(kept) else judgement.outcome
         self._committed += kept
-        self._drafting.commit(_OUTCOMES[last], accepted, kept)
+        self._drafting.commit(outcome, accepted, kept)
         report = self.report
         report.tokens += len(kept)
-        report.bonus += last is Kind.BONUS
+        report.bonus += outcome is Outcome.BONUS
         if depth:
-            report.judged(depth, sum(kind is Kind.ACCEPTED for kind in kinds), accepted)
+            # Behind a refused place no draft is rejected: the text ends there.
+            judged = depth if judgement.refusal is not None else judgement.accepted
+            report.judged(depth, judged, accepted)
         if emissions[-1].finish is not None:
             report.finish = emissions[-1].finish
         return emissions
 
 
-_OUTCOMES = {
-    Kind.ACCEPTED: Outcome.ENDED,  # a round whose last kept token is a draft ended the text there
-    Kind.CORRECTED: Outcome.CORRECTION,
-    Kind.BONUS: Outcome.BONUS,
-    Kind.TARGET_ONLY: Outcome.TARGET_ONLY,
+_KINDS = {
+    Outcome.CORRECTION: Kind.CORRECTED,
+    Outcome.BONUS: Kind.BONUS,
+    Outcome.TARGET_ONLY: Kind.TARGET_ONLY,
 }
 
 
@@ -348,6 +345,7 @@ def generate(
     ends: Ends | None = None,
     on_emission: Callable[[Emission], None] | None = None,
     words: WordSource | None = None,
+    kernels: str = "auto",
 ) -> Generation[Context]:
     """Return the text that follows ``prompt``, token by token, with exactly the target's law.
 
@@ -356,8 +354,9 @@ def generate(
     text, needed for stop strings. ends: a further rule for where the text ends (StopRules).
     on_emission: called with every token before it is yielded. words: stands in for the verifier's
     own words (acceptance, correction, bonus, target-only), so that a law can be enumerated through
-    this very loop; the proposal's words are the drafter's. Raises ConfigurationError at once, and
-    ArithmeticRefusalError from a round whose p the arithmetic refuses.
+    this very loop; the proposal's words are the drafter's. kernels: what judges
+    (:func:`draftwire.kernels.registry.kernels_for`). Raises ConfigurationError at once; and
+    ArithmeticRefusalError at the place whose p the arithmetic refuses, behind every token before.
     """
     return Generation(
         target,
@@ -369,6 +368,7 @@ def generate(
         ends=ends,
         on_emission=on_emission,
         words=words,
+        kernels=kernels,
     )
 
 

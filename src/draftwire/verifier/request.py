@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from draftwire.errors import ProtocolError
 from draftwire.session.proposal import Dropped, Proposal, Received
+from draftwire.session.session_states import Input, advance
 from draftwire.session.slot_buffers import ReplySlots
-from draftwire.session.state_table import Input, advance
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.verifier.drafter import Drafted, Miss, MissReason, Traffic
 from draftwire.verifier.reconnect import RoundPacing

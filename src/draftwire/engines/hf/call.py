@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers.generation import GenerationMode
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
@@ -60,8 +58,8 @@ class RowTarget:
 
     def score(
         self, context: HfTargetContext, committed: Sequence[int], drafts: Sequence[int]
-    ) -> NDArray[np.float64]:
-        """Return the weights of p at the K+1 positions after ``committed``, drafts in place."""
+    ) -> torch.Tensor:
+        """Return the scores of p at the K+1 positions after ``committed``, drafts in place."""
         return context.score(committed, drafts)
 
     def close(self, context: HfTargetContext) -> None:

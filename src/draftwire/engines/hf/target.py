@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from draftwire.engines.hf.identity import (
     checkpoint_identity,
@@ -53,28 +51,25 @@ class HfTargetContext:
     greedy: bool
     padding: tuple[int, ...] = ()
 
-    def score(self, committed: Sequence[int], drafts: Sequence[int]) -> NDArray[np.float64]:
-        """Return the weights of p at the K+1 positions after ``committed``, drafts in place.
+    def score(self, committed: Sequence[int], drafts: Sequence[int]) -> torch.Tensor:
+        """Return the scores at the K+1 positions after ``committed``, drafts in place.
 
-        Returns binary64 (K+1, row_width); the largest weight of a row is 1. A row of NaN, or with
-        +inf among sampled scores, comes out as NaN, and one of -inf alone as zeros: the
-        verification refuses both.
+        Returns binary32 (K+1, row_width) on the model's device, after every processor.
         """
         ids = [*committed, *drafts]
         self.sequence.truncate_to_prefix_of(committed)
         logits = self.sequence.forward(ids[self.sequence.length :], len(drafts) + 1)
         seen = torch.tensor([[*self.padding, *ids]], device=logits.device)
         with torch.no_grad():
-            scores = self.processors.scores(seen, logits)
-            rows = greedy_weights(scores) if self.greedy else weights(scores)
-        return np.ascontiguousarray(rows.cpu().numpy())
+            scores: torch.Tensor = self.processors.scores(seen, logits)
+        return scores
 
 
 class HfTargetEngine:
     """Implements :class:`draftwire.verifier.engine.TargetEngine` for a causal language model.
 
     p is the softmax of the scores after every processor and warper that ``model.generate`` itself
-    builds for the same parameters, in binary64; it differs from stepwise generation only by how the
+    builds for the same parameters; it differs from stepwise generation only by how the
     model's own arithmetic rounds a pass over K+1 tokens rather than one.
 
     options: further arguments of ``model.generate`` for every request (``bad_words_ids``,
@@ -139,33 +134,13 @@ class HfTargetEngine:
 
     def score(
         self, context: HfTargetContext, committed: Sequence[int], drafts: Sequence[int]
-    ) -> NDArray[np.float64]:
-        """Return the weights of p at the K+1 positions after ``committed``, drafts in place.
-
-        Returns binary64 (K+1, row_width); see :meth:`HfTargetContext.score`.
-        """
+    ) -> torch.Tensor:
+        """Return the scores at the K+1 positions; see :meth:`HfTargetContext.score`."""
         return context.score(committed, drafts)
 
     def close(self, context: HfTargetContext) -> None:
         """Free what the request holds; it is not used again."""
         context.sequence.truncate(0)
-
-
-def weights(scores: torch.Tensor) -> torch.Tensor:
-    """Return binary64 exp(score - max) of each row: its softmax, not normalised."""
-    wide = scores.double()
-    largest = wide.amax(dim=-1, keepdim=True)
-    return torch.exp(wide - largest.masked_fill(largest == -torch.inf, 0.0))
-
-
-def greedy_weights(scores: torch.Tensor) -> torch.Tensor:
-    """Return binary64 rows with one weight, on the lowest id with the largest score (A21)."""
-    points = torch.zeros_like(scores, dtype=torch.float64)
-    points.scatter_(-1, scores.argmax(dim=-1, keepdim=True), 1.0)
-    largest = scores.amax(dim=-1, keepdim=True)
-    points[(largest == -torch.inf).expand_as(points)] = 0.0
-    points[largest.isnan().expand_as(points)] = torch.nan
-    return points
 
 
 def end_tokens(config: Any) -> frozenset[int]:

@@ -18,7 +18,7 @@ from transformers.generation import logits_process as stock
 
 from draftwire.engines.hf.processors import RowProcessors
 from draftwire.engines.hf.sequence import CachedSequence
-from draftwire.engines.hf.target import greedy_weights, prepare, sampling_arguments, weights
+from draftwire.engines.hf.target import prepare, sampling_arguments
 from draftwire.engines.parallel.columns import ModelColumns
 from draftwire.engines.parallel.commands import bits_of, number_of, signed, unsigned
 from draftwire.errors import ConfigurationError
@@ -124,10 +124,11 @@ def opened(
     )
 
 
-def score(
-    columns: ModelColumns, request: RankedRequest, drafts: Sequence[int]
-) -> Steps[NDArray[np.float64]]:
-    """What this rank has of p at K + 1 positions (A17): its columns, whole rows, or nothing."""
+def score(columns: ModelColumns, request: RankedRequest, drafts: Sequence[int]) -> Steps[Any]:
+    """What this rank has of p at K + 1 positions: its columns (A17), whole scores, or nothing.
+
+    Columns are binary64 weights, on one scale over all ranks; whole scores are a tensor, binary32.
+    """
     ids = [*request.committed, *drafts]
     sequence = request.sequence
     sequence.truncate_to_prefix_of(request.committed)
@@ -140,9 +141,7 @@ def score(
     with torch.no_grad():
         seen = torch.tensor([ids], device=columns.model.device)
         placed = torch.from_numpy(whole).to(columns.model.device)
-        scores = request.processors.scores(seen, placed)
-        rows = greedy_weights(scores) if request.greedy else weights(scores)
-    return np.ascontiguousarray(rows.cpu().numpy())
+        return request.processors.scores(seen, placed)
 
 
 def _columns_of_p(

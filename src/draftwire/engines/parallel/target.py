@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +33,10 @@ from draftwire.engines.parallel.scores import (
     score,
 )
 from draftwire.errors import ConfigurationError
-from draftwire.exact.verify import Verdict
-from draftwire.exact.words import Domain, WordSource
-from draftwire.kernels import cpu
-from draftwire.kernels.rows import QRow, widened
+from draftwire.exact.words import WordSource
+from draftwire.kernels.protocol import Round, Verdict
+from draftwire.kernels.registry import kernels_for
+from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import shard as shards
 from draftwire.kernels.shards.requests import verify_owned
 from draftwire.kernels.shards.shard import Integers, PointToPoint, Shard, Steps, drive
@@ -45,7 +45,8 @@ from draftwire.rows.shards import ShardDraft
 from draftwire.session.proposal import Proposal
 from draftwire.session.shards import ShardProposal
 from draftwire.verifier.drafter import Drafter, DraftRequest
-from draftwire.verifier.generate import Emission, Generation, Kind
+from draftwire.verifier.generate import Emission, Generation
+from draftwire.verifier.judge import Judgement, decide, judgement
 from draftwire.verifier.parallelism import Parallelism
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import Decode
@@ -92,12 +93,10 @@ class RankedTargetEngine:
         send_command(self.group, Command.OPEN, [number, *numbers, *prompt])
         return request
 
-    def score(
-        self, context: RankedRequest, committed: Sequence[int], drafts: Sequence[int]
-    ) -> NDArray[np.float64]:
+    def score(self, context: RankedRequest, committed: Sequence[int], drafts: Sequence[int]) -> Any:
         """What the leader has of p at K + 1 positions; the other ranks keep theirs.
 
-        Returns binary64 (K + 1, n): its columns, on one scale over all ranks; whole rows of a
+        Returns binary64 (K + 1, n), its columns, on one scale over all ranks; the scores of a
         request that it owns alone; or no columns.
         """
         base = len(context.committed)
@@ -110,7 +109,7 @@ class RankedTargetEngine:
     def judge(
         self,
         context: RankedRequest,
-        rows: NDArray[np.float64],
+        rows: Any,
         proposal: Proposal | None,
         place: Place,
         source: WordSource,
@@ -137,7 +136,7 @@ class RankedTargetEngine:
         else:
             send_command(self.group, Command.VERIFY, np.concatenate([numbers, said]))
         steps = _judge(self.columns.shard, context, rows, tokens, proposal, place, source)
-        return drive(self.group, steps).verdict(0, depth)
+        return drive(self.group, steps).verdict(0)
 
     def close(self, context: RankedRequest) -> None:
         """Free the request on every rank, and tell what of the last round its text ends with."""
@@ -188,27 +187,17 @@ class RankedGeneration(Generation[RankedRequest]):
             return drafter.open(prompt, proposal_key)
         return drafter.open(prompt, proposal_key, context.owner if drafter.whole else EVERY)
 
-    def _draw_target_only(self, rows: NDArray[np.float64]) -> int:
-        return self._judged(rows, None).token
-
-    def _verify(
-        self, rows: NDArray[np.float64], proposal: Proposal
-    ) -> tuple[list[int], list[Kind]]:
-        verdict = self._judged(rows, proposal)
-        last = Kind.BONUS if verdict.outcome == "bonus" else Kind.CORRECTED
-        tokens = [*proposal.tokens[: verdict.accepted], verdict.token]
-        return tokens, [*[Kind.ACCEPTED] * verdict.accepted, last]
-
-    def _judged(self, rows: NDArray[np.float64], proposal: Proposal | None) -> Verdict:
+    def _judge(self, scores: Any, proposal: Proposal | None) -> Judgement:
         drafting, target, request = self._drafting, self._target, self._open
         assert isinstance(target, RankedTargetEngine)
         assert request is not None
         place = Place(drafting.generation, drafting.round, len(self._committed))
         link = drafting.number if isinstance(drafting, LinkedRequest) else 0
-        return target.judge(request, rows, proposal, place, self._words, link)
+        verdict = target.judge(request, scores, proposal, place, self._words, link)
+        return judgement(() if proposal is None else proposal.tokens, verdict)
 
-    def _commit(self, tokens: list[int], kinds: list[Kind], depth: int) -> list[Emission]:
-        emissions = super()._commit(tokens, kinds, depth)
+    def _commit(self, judgement: Judgement, depth: int) -> list[Emission]:
+        emissions = super()._commit(judgement, depth)
         if self._open is not None:
             self._open.pending = [emission.token for emission in emissions]
         return emissions
@@ -231,7 +220,7 @@ def follow_verifying(
     is not the one that was decided, or it speaks of links that there are none of.
     """
     requests: dict[int, RankedRequest] = {}
-    rows: dict[int, NDArray[np.float64]] = {}
+    rows: dict[int, Any] = {}
     while True:
         command, numbers = receive_command(group)
         if command is Command.STOP:
@@ -276,7 +265,7 @@ def _follow(
     group: PointToPoint,
     shard: Shard,
     request: RankedRequest,
-    rows: NDArray[np.float64],
+    rows: Any,
     numbers: Integers,
     draft: ShardDraft | Proposal | None,
 ) -> None:
@@ -295,18 +284,15 @@ def _follow(
         raise DivergedError(f"request {request.number}: the leader judges another proposal")
     place = Place(generation, round_, first_position)
     found = drive(group, _judge(shard, request, rows, tokens, proposed, place, None))
-    if found.status[0] != shards.OK:  # refused on every rank: the leader ends this request alone
-        request.pending = []
-        return
-    verdict = found.verdict(0, depth)
-    request.pending = [*tokens[: verdict.accepted], verdict.token]
+    verdict = found.verdict(0)
+    request.pending = list(judgement(tokens, verdict).tokens)
     request.rounds.append((depth, verdict.accepted))
 
 
 def _judge(
     shard: Shard,
     request: RankedRequest,
-    rows: NDArray[np.float64],
+    rows: Any,
     tokens: Sequence[int],
     proposed: Proposed,
     place: Place,
@@ -319,7 +305,7 @@ def _judge(
             words = source or request.words
             assert words is not None
             whole = _whole_rows(proposed)
-            alone = partial(_judge_alone, rows, tokens, whole, place, words)
+            alone = partial(_judge_alone, rows, tokens, whole, place, words, request.greedy)
         return (yield from verify_owned(shard.rank, shard.size, [alone], [request.number]))
     drafts = np.array(tokens, np.int64).reshape(1, -1)
     sources = None if source is None else [source]
@@ -328,25 +314,26 @@ def _judge(
 
 
 def _judge_alone(
-    rows: NDArray[np.float64],
+    scores: Any,
     tokens: Sequence[int],
     proposed: Sequence[QRow],
     place: Place,
     source: WordSource,
+    greedy: bool,
 ) -> Verdict:
     """One round on the rank that has all of it."""
-    if not tokens:
-        address = place.address(0, Domain.TARGET_ONLY)
-        return Verdict(0, cpu.target(rows[0], source.words(address)), "bonus")
-    return cpu.verify(
-        rows,
-        tokens,
-        [widened(row, rows.shape[1]) for row in proposed],
-        source,
+    this = Round(
+        tokens=tokens,
+        rows=proposed,
+        first_row=0,
+        row_count=len(tokens) + 1,
+        words=source,
         generation=place.generation,
         round=place.round,
         first_position=place.first_position,
+        greedy=greedy,
     )
+    return decide(kernels_for("auto", scores), scores, [this])[0]
 
 
 def _whole_rows(proposed: Proposed) -> Sequence[QRow]:

@@ -26,16 +26,15 @@ from draftwire.kernels.cpu import verify_loops as cpu_verify
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.workspace import Workspace
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, Layout
+from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, WITH_SUPPORT, Layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["audit", "draw", "prepare", "quantise", "target", "verify", "weights_of"]
 
-_INFINITY_PATTERN: Final = 0x7FF << 52  # of binary64
 _SPAN: Final = 1 << 2 * WORD_BITS  # values of the first two words
-_scratch: Final = Workspace()
+_workspace: Final = Workspace()
 
 
 def quantise(
@@ -60,19 +59,19 @@ def quantise(
         return _row(policy, logits.size, greedy, np.array([TOTAL], np.int32), out)
     kept = _preselect(bits, maxima, policy)
     scored = logits if kept is None else logits[kept]
-    weights = _scratch.take("weights", scored.size)
+    weights = _workspace.get("weights", scored.size)
     mass = cpu_quantise.integer_weights(scored, largest, 1.0 / policy.temperature, weights)
     if policy.top_p < TOTAL:
         needed = -(-policy.top_p * mass // TOTAL)  # Python integers: no overflow
         end = cpu_select.heaviest_until(
-            weights, needed, WEIGHT_BITS + 1, _scratch.take("left", weights.size)
+            weights, needed, WEIGHT_BITS + 1, _workspace.get("left", weights.size)
         )
         mass = cpu_quantise.cut(weights, *end)
     if policy.min_p:
         least = policy.min_p << WEIGHT_BITS - 24  # w * 2^24 >= P * 2^38
         mass = cpu_quantise.cut(weights, least, weights.size)
     if policy.support:
-        ids = _scratch.take("ids", weights.size)
+        ids = _workspace.get("ids", weights.size)
         ids = ids[: cpu_quantise.positive(weights, ids)]
         if ids.size > policy.support:
             places = _keep_largest(scored.view(np.int32), ids, policy.support)
@@ -201,7 +200,7 @@ def prepare_target() -> None:
 def _check_policy(policy: ProposalPolicy) -> None:
     exact_quantise.check_temperature(policy.temperature)
     exact_quantise.check_restrictions(policy.top_k, policy.top_p, policy.min_p, policy.support)
-    if (policy.layout is Layout.SPARSE) != (policy.support > 0):
+    if (policy.layout in WITH_SUPPORT) != (policy.support > 0):
         raise ArithmeticRefusalError(
             RefusalCode.OUT_OF_RANGE, "a sparse layout has a support of 1 or more, others have none"
         )
@@ -253,23 +252,23 @@ def _preselect(
         keys = maxima.astype(np.int64) + cpu_quantise.KEY_OFFSET
         floor = cpu_select.kth_largest(keys, count, 32, keys.copy())[0] - cpu_quantise.KEY_OFFSET
         floor = -1 if floor == 0 else floor  # -0.0, key -1, is no less than +0.0, key 0
-    ids = _scratch.take("ids", bits.size)
+    ids = _workspace.get("ids", bits.size)
     ids = ids[: cpu_quantise.candidates(bits, maxima, floor, ids)]
     return _keep_largest(bits, ids, count)
 
 
 def _keep_largest(bits: NDArray[np.int32], ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """Of ascending ``ids`` the ``count`` with the largest logit, ties to the lowest; ascending."""
-    keys = _scratch.take("keys", ids.size)
+    keys = _workspace.get("keys", ids.size)
     cpu_quantise.order_keys(bits, ids, keys)
-    threshold, ties, _ = cpu_select.kth_largest(keys, count, 32, _scratch.take("left", ids.size))
+    threshold, ties, _ = cpu_select.kth_largest(keys, count, 32, _workspace.get("left", ids.size))
     chosen: NDArray[np.int64] = ids[cpu_select.first_of_threshold(keys, threshold, ties, count)]
     return chosen
 
 
 def _allocate(weights: NDArray[np.int64], mass: int, counts: NDArray[np.int32]) -> None:
     """A9 into ``counts``; the weights are used up."""
-    remainders = _scratch.take("remainders", weights.size)
+    remainders = _workspace.get("remainders", weights.size)
     left, positive = cpu_quantise.share(weights, mass, counts, remainders)
     given = 0
     if 0 < left < positive:
@@ -320,16 +319,11 @@ def _check_proposal(rows: NDArray[np.float64], tokens: Sequence[int], q: Sequenc
 def _mass_of(row: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
     """Computed sum of a row of weights that A11 allows, and the sums of its blocks."""
     _check_array("weights", row, np.dtype(np.float64))
-    least, largest = cpu_verify.scan(row.view(np.int64))
-    # A set sign is a negative number, a NaN or the harmless -0.0; told apart only then.
-    if largest >= _INFINITY_PATTERN or (least < 0 and not np.isfinite(row).all()):
-        raise ArithmeticRefusalError(RefusalCode.NON_FINITE, "a weight is NaN or infinite")
-    if least < 0 and (row < 0).any():
-        raise ArithmeticRefusalError(RefusalCode.NEGATIVE_WEIGHT, "a weight is negative")
+    status = cpu_verify.weights_status(row)
+    if status:
+        raise ArithmeticRefusalError(RefusalCode(status), "no weights of a distribution")
     sums = np.empty(-(-row.size // cpu_verify.BLOCK))
     total = cpu_verify.block_sums(row, sums)
-    if total == 0:
-        raise ArithmeticRefusalError(RefusalCode.ZERO_MASS, "no weight is above zero")
     return total, sums
 
 
@@ -364,7 +358,7 @@ def _correction(
 ) -> int:
     """A19, in binary64 where the bound allows."""
     if _in_range(total):
-        residual = _scratch.take("residual", row.size, np.float64)
+        residual = _workspace.get("residual", row.size, np.float64)
         scale = TOTAL / total
         if q.ids is None:
             cpu_verify.residual_dense(row, scale, q.counts, residual)

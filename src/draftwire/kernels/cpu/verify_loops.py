@@ -1,7 +1,8 @@
-"""The loops of A17-A20 in binary64, each with a bound within which it decides and outside not.
+"""The loops of A17-A21 in binary64, each with a bound within which it decides and outside not.
 
 Error analysis. u = 2^-53 is the rounding unit; every number here is non-negative but the
-differences p - q. With A the true sum of a row of weights and A' the computed one:
+differences p - q. The weights are A24's or the caller's own, and exact by definition. With A the
+true sum of a row of weights and A' the computed one:
 
 - Summation. The sum of a block of 512 is made of 8 lanes of up to 71 terms and 3 additions to join
   them; blocks are added one after another; a prefix that ends inside a block adds up to 512 more
@@ -11,7 +12,7 @@ differences p - q. With A the true sum of a row of weights and A' the computed o
   Additions have no underflow error.
 - Acceptance. The threshold ``t = a_x M 2^48 / (c_x A)`` is computed with one product and one
   quotient beside A': ``|t' - t| <= (g + 2.1 u) t``.
-- Residual. In tickets, ``r_v = max(a_v s - c_v, 0)`` with s = M / A. s' carries g and one rounding,
+- Residual. In counts, ``r_v = max(a_v s - c_v, 0)`` with s = M / A. s' carries g and one rounding,
   the product and the difference one each, and max(., 0) enlarges no error: ``|r'_v - r_v| <=
   (g + 3.1 u) a_v s``. The a_v s sum to M, so a prefix of the r' is wrong by at most (g + 3.1 u) M
   in its terms and 1.01 g M in its additions: (2.04 h + 4) u M < 2.1 (h + 4) u M together.
@@ -29,22 +30,41 @@ the same words and the exact rational value of the weights.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from draftwire.errors import RefusalCode
+from draftwire.exact import quantise as exact
+from draftwire.kernels.cpu.philox import first_words
 from draftwire.kernels.jit import compiled
+from draftwire.kernels.protocol import OK, P_CUTOFF
+from draftwire.kernels.protocol import UNDECIDED as UNDECIDED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK: Final = 512  # terms a block of a sum
-UNDECIDED: Final = -1
 SMALLEST: Final = 2.0**-900
 LARGEST: Final = 2.0**900
+UNREAD: Final = -1  # in place of 48 bits that are not known yet
+WORD_WANTED: Final = -2  # status of a round that goes on when the 48 bits at ``accepted`` are given
 _ADDITIONS: Final = 600  # in and around a block; see above
 _UNIT: Final = 2.0**-53
 _SCALE: Final = 2.0**-48  # two words of 24 bits
+_SPAN: Final = 2.0**48
+_TOTAL: Final = 2.0**24
+_EXPONENT_BIAS: Final = 1023
+_INFINITY: Final = 0x7FF << 52  # the pattern of binary64
+
+_NON_FINITE: Final = int(RefusalCode.NON_FINITE)
+_ZERO_MASS: Final = int(RefusalCode.ZERO_MASS)
+_NEGATIVE: Final = int(RefusalCode.NEGATIVE_WEIGHT)
+
+_LOG2E = exact.LOG2E
+_LN2_HI = exact.LN2_HI
+_LN2_LO = exact.LN2_LO
+_C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11 = exact.COEFFICIENTS
 
 
 def bound_of(size: int) -> float:
@@ -52,18 +72,131 @@ def bound_of(size: int) -> float:
     return 4.0 * (-(-size // BLOCK) + _ADDITIONS + 4) * _UNIT
 
 
-@compiled
-def scan(row: NDArray[np.int64]) -> tuple[int, int]:
-    """Least and largest binary64 pattern of a row, as signed integers.
+# one row of p
 
-    Without a sign the patterns are in the order of the numbers, infinity and NaN last; a set sign
-    makes a pattern negative.
-    """
-    least, largest = row[0], row[0]
-    for i in range(row.size):
-        least = min(least, row[i])
-        largest = max(largest, row[i])
-    return least, largest
+
+@compiled
+def survey_scores(row: NDArray[np.float32]) -> tuple[float, bool]:
+    """Largest score of a row, -infinity if there is no other, and whether one is NaN."""
+    least, largest = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
+    bits = row.view(np.int32)
+    for v in range(bits.size):  # in integers, which become vector instructions
+        key = bits[v] ^ ((bits[v] >> 31) & np.int32(0x7FFFFFFF))
+        least = min(least, key)
+        largest = max(largest, key)
+    nan = largest > 0x7F800000 or least < -0x7F800001
+    pattern = largest if largest >= 0 else largest ^ np.int32(0x7FFFFFFF)
+    return float(np.int32(pattern).view(np.float32)), bool(nan)
+
+
+@compiled
+def score_weights(row: NDArray[np.float32], largest: float, out: NDArray[np.float64]) -> None:
+    """p of a row, not normalised: exp64(score - largest) (A24), into ``out`` (V,)."""
+    for v in range(row.size):
+        difference = np.float64(row[v]) - largest
+        inside = difference >= P_CUTOFF
+        d = difference if inside else 0.0
+        k = np.floor(d * _LOG2E + 0.5)
+        r = (d - k * _LN2_HI) - k * _LN2_LO
+        s = _C11 * r + _C10
+        s = s * r + _C9
+        s = s * r + _C8
+        s = s * r + _C7
+        s = s * r + _C6
+        s = s * r + _C5
+        s = s * r + _C4
+        s = s * r + _C3
+        s = s * r + _C2
+        s = s * r + _C1
+        s = s * r + _C0
+        exponent = np.int64(np.int32(k)) + _EXPONENT_BIAS
+        out[v] = s * np.int64(exponent << 52).view(np.float64) if inside else 0.0
+
+
+@compiled
+def weights_status(row: NDArray[np.float64]) -> int:
+    """OK, or why a row of weights is refused (A11)."""
+    least, largest = np.int64(_INFINITY), np.int64(0)
+    bits = row.view(np.int64)
+    for v in range(bits.size):  # without a sign the patterns are in the order of the numbers
+        least = min(least, bits[v])
+        largest = max(largest, bits[v])
+    if largest >= _INFINITY:
+        return _NON_FINITE
+    if least < 0:  # a negative number, a NaN, or the harmless -0.0
+        negative = False
+        for v in range(row.size):
+            if not np.isfinite(row[v]):
+                return _NON_FINITE
+            negative |= row[v] < 0.0
+        if negative:
+            return _NEGATIVE
+    return OK if largest > 0 else _ZERO_MASS
+
+
+@compiled
+def _weigh(
+    row: NDArray[Any],
+    logits: bool,
+    weights: NDArray[np.float64],
+) -> int:
+    """The weights of a row of scores into ``weights`` (V,), and OK or why there are none."""
+    if logits:
+        largest, nan = survey_scores(row)
+        if nan or largest == np.inf:
+            return _NON_FINITE
+        if largest == -np.inf:
+            return _ZERO_MASS
+        score_weights(row, largest, weights)
+        return OK
+    status = weights_status(row)
+    if status == OK:
+        weights[:] = row
+    return status
+
+
+@compiled
+def _largest_of(row: NDArray[Any], logits: bool) -> tuple[int, int]:
+    """The lowest id with the largest score (A21), and OK or why there is none."""
+    if logits:
+        largest, nan = survey_scores(row)
+        if nan:
+            return 0, _NON_FINITE
+        if largest == -np.inf:
+            return 0, _ZERO_MASS
+    else:
+        status = weights_status(row)
+        if status != OK:
+            return 0, status
+        largest = np.float64(row.max())
+    for v in range(row.size):
+        if row[v] == largest:
+            return v, OK
+    return 0, _NON_FINITE
+
+
+# sums and draws
+
+
+@compiled
+def _block_sum(row: NDArray[np.float64], start: int, end: int) -> float:
+    """The sum of one block, in 8 lanes."""
+    a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = 0.0
+    i = start
+    while i + 8 <= end:
+        a0 += row[i]
+        a1 += row[i + 1]
+        a2 += row[i + 2]
+        a3 += row[i + 3]
+        a4 += row[i + 4]
+        a5 += row[i + 5]
+        a6 += row[i + 6]
+        a7 += row[i + 7]
+        i += 8
+    while i < end:
+        a0 += row[i]
+        i += 1
+    return ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7))
 
 
 @compiled
@@ -72,25 +205,8 @@ def block_sums(row: NDArray[np.float64], sums: NDArray[np.float64]) -> float:
     total = 0.0
     for block in range(sums.size):
         start = block * BLOCK
-        end = min(start + BLOCK, row.size)
-        a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = 0.0
-        i = start
-        while i + 8 <= end:
-            a0 += row[i]
-            a1 += row[i + 1]
-            a2 += row[i + 2]
-            a3 += row[i + 3]
-            a4 += row[i + 4]
-            a5 += row[i + 5]
-            a6 += row[i + 6]
-            a7 += row[i + 7]
-            i += 8
-        while i < end:
-            a0 += row[i]
-            i += 1
-        mass = ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7))
-        sums[block] = mass
-        total += mass
+        sums[block] = _block_sum(row, start, min(start + BLOCK, row.size))
+        total += sums[block]
     return total
 
 
@@ -98,10 +214,15 @@ def block_sums(row: NDArray[np.float64], sums: NDArray[np.float64]) -> float:
 def residual_dense(
     row: NDArray[np.float64], scale: float, counts: NDArray[np.int32], out: NDArray[np.float64]
 ) -> None:
-    """max(p - q, 0) in tickets over the full vocabulary, q dense (A19); scale = M / A."""
-    for v in range(row.size):
+    """max(p - q, 0) in counts over the full vocabulary (A19); scale = M / A.
+
+    counts: of the first ids, dense; an id behind them has q = 0. ``out`` may be ``row``.
+    """
+    for v in range(counts.size):
         difference = row[v] * scale - counts[v]
         out[v] = difference if difference > 0.0 else 0.0
+    for v in range(counts.size, row.size):
+        out[v] = row[v] * scale
 
 
 @compiled
@@ -112,7 +233,7 @@ def residual_sparse(
     counts: NDArray[np.int32],
     out: NDArray[np.float64],
 ) -> None:
-    """max(p - q, 0) in tickets over the full vocabulary, q zero outside ``ids`` (A19)."""
+    """max(p - q, 0) in counts over the full vocabulary, q zero outside ``ids`` (A19)."""
     for v in range(row.size):
         out[v] = row[v] * scale
     for i in range(ids.size):
@@ -143,3 +264,139 @@ def find(
             return v if before + slack <= low and high <= after - slack else UNDECIDED
         before = after
     return UNDECIDED
+
+
+# one round
+
+
+@compiled
+def _stands(weight: float, count: int, total: float, first: int, bound: float) -> int:
+    """1 where a draft is surely accepted, 0 where it surely falls, else UNDECIDED (A18).
+
+    first: the first 48 bits of U; UNREAD where they are not known, then WORD_WANTED may be said.
+    """
+    if weight == 0.0:
+        return 0
+    if not SMALLEST <= total <= LARGEST:
+        return UNDECIDED
+    threshold = weight * (_TOTAL * _SPAN) / (count * total)
+    margin = threshold * bound
+    if threshold - margin >= _SPAN:
+        return 1
+    if first == UNREAD:
+        return WORD_WANTED
+    if first + 1 <= threshold - margin:
+        return 1
+    # first = 0 never surely rejects: the threshold is above zero, even where it underflows.
+    return 0 if first > 0 and first >= threshold + margin else UNDECIDED
+
+
+@compiled
+def accept_drafts(
+    scores: NDArray[Any],
+    logits: bool,
+    at: int,
+    tokens: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    begin: int,
+    firsts: NDArray[np.int64],
+    bound: float,
+    weights: NDArray[np.float64],
+    sums: NDArray[np.float64],
+) -> tuple[int, int, float]:
+    """How many drafts stand from ``begin`` on, a status, and the sum of the last row looked at.
+
+    at: the row of the scores that the first draft is judged against. counts: of each token under
+    its q, 1 or more. firsts: 48 bits of U for each draft, or UNREAD. ``weights`` and ``sums`` hold
+    the row of the draft that falls. status: OK, a refusal, UNDECIDED or WORD_WANTED at that draft.
+    """
+    total = 0.0
+    for index in range(begin, tokens.size):
+        status = _weigh(scores[at + index], logits, weights)
+        if status != OK:
+            return index, status, total
+        total = block_sums(weights, sums)
+        found = _stands(weights[tokens[index]], counts[index], total, firsts[index], bound)
+        if found < 0:
+            return index, found, total
+        if found == 0:
+            return index, OK, total
+    return tokens.size, OK, total
+
+
+@compiled
+def draw_target(
+    row: NDArray[Any],
+    logits: bool,
+    first: int,
+    bound: float,
+    weights: NDArray[np.float64],
+    sums: NDArray[np.float64],
+) -> tuple[int, int]:
+    """A token from p alone (A20), and OK, a refusal, or UNDECIDED."""
+    status = _weigh(row, logits, weights)
+    if status != OK:
+        return 0, status
+    total = block_sums(weights, sums)
+    if not SMALLEST <= total <= LARGEST:
+        return 0, UNDECIDED
+    token = find(weights, sums, total, first, total * bound)
+    return token, OK if token >= 0 else UNDECIDED
+
+
+@compiled
+def draw_residual(
+    weights: NDArray[np.float64],
+    total: float,
+    sparse: bool,
+    ids: NDArray[np.int32],
+    counts: NDArray[np.int32],
+    first: int,
+    bound: float,
+    sums: NDArray[np.float64],
+) -> tuple[int, int]:
+    """A token from max(p - q, 0) (A19), and OK or UNDECIDED; the weights are used up."""
+    if not SMALLEST <= total <= LARGEST:
+        return 0, UNDECIDED
+    if sparse:
+        residual_sparse(weights, _TOTAL / total, ids, counts, weights)
+    else:
+        residual_dense(weights, _TOTAL / total, counts, weights)
+    left = block_sums(weights, sums)
+    token = find(weights, sums, left, first, _TOTAL * bound)
+    return token, OK if token >= 0 else UNDECIDED
+
+
+@compiled
+def accept_greedy(
+    scores: NDArray[Any],
+    logits: bool,
+    at: int,
+    tokens: NDArray[np.int64],
+    row_count: int,
+) -> tuple[int, int, int]:
+    """How many drafts a greedy target takes, the token after them, and a status (A21).
+
+    No word decides anything: p of a draft is 0 or 1, and a residual has one id.
+    """
+    for index in range(row_count):
+        largest, status = _largest_of(scores[at + index], logits)
+        if status != OK:
+            return index, UNDECIDED, status
+        if index == tokens.size or tokens[index] != largest:
+            return index, largest, OK
+    return tokens.size, UNDECIDED, OK
+
+
+@compiled
+def keyed_firsts(
+    low: int,
+    high: int,
+    generation: int,
+    round_: int,
+    first_position: int,
+    firsts: NDArray[np.int64],
+) -> None:
+    """The first 48 bits of U at each position from ``first_position`` on, into ``firsts``."""
+    for index in range(firsts.size):
+        firsts[index] = first_words(low, high, generation, round_, first_position + index)

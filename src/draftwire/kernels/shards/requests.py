@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from draftwire.errors import ArithmeticRefusalError
-from draftwire.exact.verify import Verdict
-from draftwire.kernels.shards.shard import OK, Steps, broadcast, gather
+from draftwire.kernels.protocol import NO_TOKEN, Verdict
+from draftwire.kernels.shards.shard import Steps, broadcast, gather
 from draftwire.kernels.shards.verify import ShardVerdicts
 
 
@@ -37,15 +36,9 @@ def verify_owned(
     owners = [owner_of(slot, size) for slot in slots or range(len(judges))]
     for index, judge in enumerate(judges):
         if judge is not None and owners[index] == rank:
-            own[:, index] = _judged(judge)
+            verdict = judge()
+            token = NO_TOKEN if verdict.token is None else verdict.token
+            own[:, index] = verdict.accepted, token, verdict.status
     gathered = yield from gather(own)
     merged = np.stack([gathered[owner, :, index] for index, owner in enumerate(owners)], axis=1)
     return ShardVerdicts(*(yield from broadcast(np.ascontiguousarray(merged))))
-
-
-def _judged(judge: Callable[[], Verdict]) -> tuple[int, int, int]:
-    try:
-        verdict = judge()
-    except ArithmeticRefusalError as refused:
-        return 0, -1, refused.code
-    return verdict.accepted, verdict.token, OK

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from draftwire.kernels.cpu.quantise_loops import KEY_OFFSET
+from draftwire.kernels.cpu.verify_loops import score_weights
 from draftwire.kernels.shards import loops
 from draftwire.kernels.shards.shard import Integers, Shard, Steps, maximum
 
@@ -17,18 +18,20 @@ _NAN_KEY: Final = 0x7FC00000 + KEY_OFFSET
 
 
 def weights_of(scores: NDArray[np.float32]) -> Steps[NDArray[np.float64]]:
-    """The target's p, not normalised: exp(score - largest), largest over all shards (A17).
+    """The target's p, not normalised: exp64(score - largest), largest over all shards (A24).
 
-    scores: binary32 (R, width), the rank's columns after every mask and the temperature. A row with
-    NaN or +inf comes out as NaN on the shard that has it, one of -inf alone as zeros: verification
-    refuses both. The bits are those of ``cpu.weights_of`` on the whole row.
+    scores: binary32 (R, width), the rank's columns after every mask and the temperature. A refused
+    row comes out as NaN (NaN, +inf) or as zeros (-inf alone) on every shard: verification refuses
+    both. The bits are those of the whole row.
     """
     _, keys = yield from _largest(scores)
-    largest = loops.logits_of(keys).astype(np.float64)
-    weights: NDArray[np.float64] = scores.astype(np.float64)
-    weights -= np.where(np.isfinite(largest), largest, 0.0)[:, None]
-    with np.errstate(over="ignore"):
-        np.exp(weights, out=weights)
+    weights = np.empty(scores.shape)
+    largest = loops.logits_of(keys).astype(np.float64).tolist()
+    for row, top, out in zip(np.ascontiguousarray(scores), largest, weights, strict=True):
+        if -np.inf < top < np.inf:
+            score_weights(row, top, out)
+        else:
+            out[:] = 0.0 if top == -np.inf else np.nan
     return weights
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import decide
 from draftwire.exact import shards as exact
-from draftwire.exact.verify import Verdict
 from draftwire.exact.words import WORD_BITS, Address, Domain, WordSource
 from draftwire.kernels.cpu import verify_loops as cpu_verify
+from draftwire.kernels.protocol import Verdict
 from draftwire.kernels.shards import exact as shards_exact
 from draftwire.kernels.shards import loops
 from draftwire.kernels.shards.shard import (
@@ -32,7 +32,6 @@ from draftwire.kernels.shards.shard import (
     broadcast,
     gather,
     maximum,
-    raise_refusal,
 )
 from draftwire.wire.registry import TOTAL
 
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
 
 _SPAN: Final = 1 << 2 * WORD_BITS  # values of the first two words
 _FLAGS, _TOTAL, _WEIGHT, _COUNT = range(4)  # what a rank tells of a row
-_STATE, _INDEX, _SCALE = range(3)  # a plan
-_DRAW, _EXACT, _REFUSED = range(3)  # its states; the index of a refused one is its status
+_STATE, _INDEX, _SCALE = range(3)  # a plan; the drafts before the index stand
+_DRAW, _EXACT, _REFUSED = range(3)  # its states; a refused one has its status for a scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +93,18 @@ class Rounds:
 class ShardVerdicts:
     """How B rounds ended, the same on every rank; all int64 (B,).
 
-    accepted: drafts accepted, 0..K. tokens: the correction, bonus or target-only id, -1 for a
-    refused round. status: OK or a refusal.
+    accepted: drafts accepted, 0..K. tokens: the correction, bonus or target-only id, -1 where the
+    row behind the accepted drafts is refused. status: OK or that refusal.
     """
 
     accepted: Integers
     tokens: Integers
     status: Integers
 
-    def verdict(self, index: int, depth: int) -> Verdict:
-        """One round's verdict. Errors: ArithmeticRefusalError, its refusal."""
-        raise_refusal(int(self.status[index]))
-        accepted = int(self.accepted[index])
-        token = int(self.tokens[index])
-        return Verdict(accepted, token, "bonus" if accepted == depth else "correction")
+    def verdict(self, index: int) -> Verdict:
+        """One round's verdict."""
+        status, token = int(self.status[index]), int(self.tokens[index])
+        return Verdict(int(self.accepted[index]), token if status == OK else None, status)
 
 
 def verify(
@@ -123,8 +120,7 @@ def verify(
     judge = _Judge(rounds, places, sources)
     plan = yield from judge.plan()
     tokens, status = yield from judge.draw(plan)
-    accepted = np.where(status == OK, plan[:, _INDEX], 0)
-    final = np.stack([accepted, np.where(status == OK, tokens, -1), status])
+    final = np.stack([plan[:, _INDEX], np.where(status == OK, tokens, -1), status])
     return ShardVerdicts(*(yield from broadcast(final)))
 
 
@@ -153,7 +149,7 @@ class _Judge:
     # acceptance
 
     def plan(self) -> Steps[Integers]:
-        """What becomes of each round, int64 (B, 3): (DRAW, index, scale) or (REFUSED, status, 0).
+        """What becomes of each round, int64 (B, 3): DRAW, index, scale or REFUSED, index, status.
 
         A decision inside the bound is taken from the exact masses of its row, and the judging goes
         on from there; without one there is one exchange of facts and one of the plan.
@@ -201,7 +197,7 @@ class _Judge:
     def draw(self, plan: Integers) -> Steps[tuple[Integers, Integers]]:
         """The token of every round that was not refused, and the status; (B,) both (A29)."""
         refused = plan[:, _STATE] == _REFUSED
-        status = np.where(refused, plan[:, _INDEX], OK)
+        status = np.where(refused, plan[:, _SCALE], OK)
         values = [None if refused[r] else self._values(r, *plan[r, 1:]) for r in range(self.batch)]
         totals = np.zeros(self.batch)
         for request, row in enumerate(values):
@@ -301,11 +297,11 @@ class _Acceptance:
         """The plan of a round from draft ``index`` on; ``accepted``: how that one was decided."""
         depth = self._judge.depth
         if index == 0 and (self._counts[request, :depth] == 0).any():
-            return _REFUSED, RefusalCode.ZERO_Q, 0
+            return _REFUSED, 0, RefusalCode.ZERO_Q
         while True:
             refusal = self._refusal(request, index)
             if refusal is not None:
-                return _REFUSED, refusal, 0
+                return _REFUSED, index, refusal
             if index == depth:
                 return _DRAW, index, _pattern(self._scale(request, index))
             if accepted is None:

@@ -1,0 +1,242 @@
+"""The CPU's implementation of :class:`draftwire.kernels.protocol.Kernels`: compiled loops.
+
+Scores are NumPy arrays, or torch tensors of the host without a copy; torch is not imported. A round
+is two compiled calls without the interpreter lock: its drafts, row after row as long as they stand,
+and the token behind them. The row of weights that the first leaves is what the second draws from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from draftwire.errors import ArithmeticRefusalError, RefusalCode
+from draftwire.exact.words import WORD_BITS, Address, Domain, KeyedWords, RequestKey
+from draftwire.kernels import cpu
+from draftwire.kernels.cpu import verify_loops as loops
+from draftwire.kernels.cpu.philox import first_words
+from draftwire.kernels.protocol import NO_TOKEN, OK, PAD_ID, QRows, Round, Verdict
+from draftwire.kernels.rows import QRow
+from draftwire.kernels.workspace import Workspace
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import TOTAL, Layout
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_NO_IDS: Final = np.empty(0, np.int32)
+_workspace: Final = Workspace()
+
+
+class CpuKernels:
+    """See :class:`draftwire.kernels.protocol.Kernels`. Array: NumPy's; tensors are taken too."""
+
+    name = "cpu"
+
+    def __init__(self, device: str = "cpu") -> None:
+        """Compute on the host, wherever the scores lie."""
+
+    def from_host(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The array itself."""
+        return array
+
+    def host_row(self, scores: Any, row: int) -> NDArray[Any]:
+        """One row of scores, (V,), binary32 or binary64."""
+        made: NDArray[Any] = host_rows_of(scores[row : row + 1])[0]
+        return made
+
+    def quantise(
+        self, logits: Any, policy: ProposalPolicy
+    ) -> tuple[QRows[NDArray[Any]], NDArray[Any]]:
+        """q of each row (A1-A10), and its status."""
+        rows = host_rows_of(logits)
+        count, size = rows.shape
+        status = np.zeros(count, np.int32)
+        dense = policy.layout is Layout.DENSE
+        width = size if dense else max(1, policy.support)
+        counts = np.zeros((count, width), np.int32)
+        ids = None if dense else np.full((count, width), PAD_ID, np.int32)
+        for index, row in enumerate(rows):
+            try:
+                q = cpu.quantise(row, policy, counts[index] if dense else None)
+            except ArithmeticRefusalError as refusal:
+                if refusal.code is RefusalCode.OUT_OF_RANGE:  # the policy: the same for every row
+                    raise
+                status[index] = refusal.code
+                counts[index] = 0
+                continue
+            if q.ids is not None and ids is not None:
+                ids[index, : len(q.ids)] = q.ids
+                counts[index, : len(q.ids)] = q.counts
+        return QRows(size, ids, counts), status
+
+    def draw(self, q: QRows[NDArray[Any]], uniform24: NDArray[Any]) -> NDArray[Any]:
+        """The token of each row (A16)."""
+        tokens = np.full(len(uniform24), NO_TOKEN, np.int64)
+        for index, word in enumerate(uniform24.tolist()):
+            at = cpu.cpu_quantise.sample_inverse_cdf(q.counts[index], word)
+            if at >= 0:
+                tokens[index] = at if q.ids is None else q.ids[index, at]
+        return tokens
+
+    def host_rows(self, q: QRows[NDArray[Any]]) -> list[QRow]:
+        """The rows as they go on the wire."""
+        if q.ids is None:
+            return [QRow(q.vocab_size, None, row) for row in q.counts]
+        used = np.maximum((q.ids != PAD_ID).sum(axis=1), 1).tolist()
+        return [
+            QRow(q.vocab_size, ids[:width], counts[:width])
+            for ids, counts, width in zip(q.ids, q.counts, used, strict=True)
+        ]
+
+    def verify(self, scores: Any, rounds: Sequence[Round]) -> list[Verdict]:
+        """Judge the rounds of B requests."""
+        rows = host_rows_of(scores)
+        return [_judged(rows, each) for each in rounds]
+
+
+@cache
+def prepare() -> None:
+    """Compile every loop of a round, or load it from the cache; once."""
+    kernels, words = CpuKernels(), KeyedWords(RequestKey(0))
+    drafts = np.linspace(-3, 3, 8, dtype=np.float32)[None]
+    away = np.repeat(-4 * drafts, 2, 0)
+    for policy in (ProposalPolicy(Layout.DENSE, 1, 1.0), ProposalPolicy(Layout.SPARSE, 1, 1.0, 4)):
+        q, _ = kernels.quantise(drafts, policy)
+        tokens = kernels.draw(q, np.array([TOTAL - 1])).tolist()  # where p has next to nothing
+        for scores in (away, np.exp(away.astype(np.float64))):
+            for greedy in (False, True):
+                for of in (kernels.host_rows(q), ()):
+                    round_ = Round(tokens[: len(of)], of, 0, len(of) + 1, words, 1, 1, 0, greedy)
+                    kernels.verify(scores, [round_])
+
+
+def host_rows_of(scores: Any) -> NDArray[Any]:
+    """Scores as binary32 or binary64 (R, V) on the host, contiguous; a copy only where needed.
+
+    Errors: ArithmeticRefusalError OUT_OF_RANGE for another type or shape.
+    """
+    if not isinstance(scores, np.ndarray):
+        # A tensor; NumPy has no bfloat16.
+        wide = scores if str(scores.dtype) == "torch.float64" else scores.float()
+        scores = wide.detach().cpu().numpy()
+    elif scores.dtype == np.float16:
+        scores = scores.astype(np.float32)
+    if scores.dtype not in (np.float32, np.float64) or scores.ndim != 2 or not scores.shape[1]:
+        raise ArithmeticRefusalError(
+            RefusalCode.OUT_OF_RANGE, f"no rows of scores: {scores.dtype} {scores.shape}"
+        )
+    rows: NDArray[Any] = _plain(scores)
+    return rows
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """The array as the loops are compiled for it: contiguous and not read-only."""
+    flags = array.flags
+    return array if flags.c_contiguous and flags.writeable else np.array(array)
+
+
+def _judged(rows: NDArray[Any], this: Round) -> Verdict:
+    """One request's round."""
+    depth, width = len(this.tokens), rows.shape[1]
+    if len(this.rows) != depth or this.row_count not in {max(depth, 1), depth + 1}:
+        raise ArithmeticRefusalError(
+            RefusalCode.OUT_OF_RANGE,
+            f"{depth} drafts with {len(this.rows)} rows of q and {this.row_count} of p",
+        )
+    if not 0 <= this.first_row <= len(rows) - this.row_count:
+        raise ArithmeticRefusalError(
+            RefusalCode.OUT_OF_RANGE, f"there are no rows of p from {this.first_row} on"
+        )
+    counts = _counts_of(this, width)
+    if isinstance(counts, RefusalCode):
+        return Verdict(0, None, counts)
+    tokens = np.array(this.tokens, np.int64)
+    if this.greedy:
+        found = loops.accept_greedy(
+            rows, rows.dtype == np.float32, this.first_row, tokens, this.row_count
+        )
+        return Verdict(found[0], None if found[1] == NO_TOKEN else found[1], found[2])
+    return _sampled(rows, this, tokens, np.array(counts, np.int64))
+
+
+def _counts_of(this: Round, width: int) -> list[int] | RefusalCode:
+    """The count of each draft under its q, or why the proposal cannot be judged at all."""
+    counts = []
+    for token, q in zip(this.tokens, this.rows, strict=True):
+        if q.vocab_size > width or not 0 <= token < q.vocab_size:
+            return RefusalCode.OUT_OF_RANGE
+        counts.append(q.of(token))
+        if counts[-1] == 0:
+            return RefusalCode.ZERO_Q
+    return counts
+
+
+def _sampled(
+    rows: NDArray[Any], this: Round, tokens: NDArray[np.int64], counts: NDArray[np.int64]
+) -> Verdict:
+    """A round of a target that samples: its drafts, then the token behind those that stand."""
+    logits = rows.dtype == np.float32
+    depth, width = tokens.size, rows.shape[1]
+    bound = loops.bound_of(width)
+    weights = _workspace.get("weights", width, np.float64)
+    sums = _workspace.get("sums", -(-width // loops.BLOCK), np.float64)
+    words = _Words(this)
+    firsts = words.of_drafts(depth)
+    index, status, total = 0, loops.WORD_WANTED, 0.0
+    while True:
+        index, status, total = loops.accept_drafts(
+            rows, logits, this.first_row, tokens, counts, index, firsts, bound, weights, sums
+        )
+        if status != loops.WORD_WANTED:
+            break
+        firsts[index] = words.first(index, Domain.ACCEPTANCE)
+    token = NO_TOKEN
+    if status == OK and index < depth:
+        q, first = this.rows[index], words.first(index, Domain.CORRECTION)
+        ids = _NO_IDS if q.ids is None else _plain(q.ids)
+        own = _plain(q.counts)
+        sparse = q.ids is not None
+        token, status = loops.draw_residual(weights, total, sparse, ids, own, first, bound, sums)
+    elif status == OK and this.row_count > depth:
+        first = words.first(depth, Domain.BONUS if depth else Domain.TARGET_ONLY)
+        row = rows[this.first_row + depth]
+        token, status = loops.draw_target(row, logits, first, bound, weights, sums)
+    return Verdict(index, None if token == NO_TOKEN or status != OK else token, status)
+
+
+class _Words:
+    """The first 48 bits of each U of a round: keyed ones computed, others read when wanted."""
+
+    def __init__(self, this: Round) -> None:
+        source = this.words
+        self._round = this
+        self._keyed = (
+            source if isinstance(source, KeyedWords) and source.bits == WORD_BITS else None
+        )
+        last = this.first_position + len(this.tokens)
+        if (this.generation | this.round | this.first_position | last) >> 32:
+            raise ArithmeticRefusalError(RefusalCode.OUT_OF_RANGE, "an address holds three u32")
+
+    def of_drafts(self, depth: int) -> NDArray[np.int64]:
+        """Of the acceptance of every draft, int64 (K,), or UNREAD."""
+        this, firsts = self._round, np.full(depth, loops.UNREAD, np.int64)
+        if self._keyed is not None:
+            key = self._keyed.key(Domain.ACCEPTANCE)
+            loops.keyed_firsts(*key, this.generation, this.round, this.first_position, firsts)
+        return firsts
+
+    def first(self, index: int, domain: Domain) -> int:
+        """Of one decision."""
+        this = self._round
+        position = this.first_position + index
+        if self._keyed is not None:
+            key = self._keyed.key(domain)
+            return first_words(*key, this.generation, this.round, position)
+        address = Address(this.generation, this.round, position, domain)
+        high, low = islice(this.words.words(address), 2)
+        return high << WORD_BITS | low
