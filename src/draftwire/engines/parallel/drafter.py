@@ -42,7 +42,7 @@ from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Adaptation, Layout, Status
 
-_JOB_FIELDS: Final = 6 + POLICY_NUMBERS  # numbers of a job, before the tokens to feed
+_JOB_FIELDS: Final = 6 + POLICY_NUMBERS  # numbers of a job, before the new tokens
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class RankedJob:
     generation: int
     round: int
     policy: ProposalPolicy
-    feed: tuple[int, ...]
+    new_tokens: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -271,15 +271,15 @@ def _propose(
 ) -> Steps[list[RankedDraft]]:
     """K rows a job, one after another: forward, quantise, draw, and only then the next row.
 
-    A job of depth 0 is a piece of a longer feed: nothing is drawn.
+    A job of depth 0 is a chunk of a longer prefill: nothing is drawn.
     """
     drafts = [RankedDraft([], []) for _ in jobs]
     for index, (job, draft) in enumerate(zip(jobs, drafts, strict=True)):
-        feed: tuple[int, ...] = job.new_tokens
+        new_tokens: tuple[int, ...] = job.new_tokens
         if not job.policy.depth:
-            sequences[job.number].forward(feed)
+            sequences[job.number].forward(new_tokens)
         for offset in range(job.policy.depth):
-            logits = columns.logits(sequences[job.number], feed)
+            logits = columns.logits(sequences[job.number], new_tokens)
             rows: ShardRows = yield from quantise(columns.shard, logits, job.policy)
             word = None if words is None else np.array([words[index][offset]], np.int64)
             token = int((yield from draw(rows, word))[0])
@@ -288,7 +288,7 @@ def _propose(
                 break
             draft.tokens.append(token)
             draft.rows.append(rows.counts[0])
-            feed = (token,)
+            new_tokens = (token,)
     return drafts
 
 
@@ -332,8 +332,8 @@ def _decoded(numbers: list[int]) -> list[RankedJob]:
     for _ in range(numbers[0]):
         number, session, key, generation, round_, *policy, fed = numbers[at : at + _JOB_FIELDS]
         at += _JOB_FIELDS
-        feed = tuple(numbers[at : at + fed])
+        new_tokens = tuple(numbers[at : at + fed])
         names = number, unsigned(session), unsigned(key), generation, round_
-        jobs.append(RankedJob(*names, policy_of(policy), feed))
+        jobs.append(RankedJob(*names, policy_of(policy), new_tokens))
         at += fed
     return jobs
