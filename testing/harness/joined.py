@@ -111,10 +111,10 @@ class HashDrafter:
     def draft(self, task: DraftTask, prefix: Sequence[int] | None = None) -> Draft:
         """Do a task as an engine would; ``prefix``: what the state must come to before a draw."""
         state = self.states.setdefault(task.session, [])
-        assert task.keep <= len(state), "the session counts on a state that is not there"
-        assert task.tokens, "at least the anchor is fed"
-        del state[task.keep :]
-        state += task.tokens
+        assert task.cached_tokens <= len(state), "the session counts on a state that is not there"
+        assert task.new_tokens, "at least the anchor is fed"
+        del state[task.cached_tokens :]
+        state += task.new_tokens
         assert len(state) == task.first_position
         assert prefix is None or state == list(prefix), "the state is of other tokens"
         drawn: Drawn = []
