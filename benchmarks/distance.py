@@ -88,7 +88,7 @@ def _cases(target: Path, drafter: Path, positions: int) -> Iterator[Case]:
             logits = CachedSequence(loaded.model).forward(ids[:end], 1)[0].float().numpy()
             layout = Layout.SPARSE if index % 2 else Layout.DENSE
             policy = ProposalPolicy(layout, 1, temperature, support=32 if index % 2 else 0)
-            q = cpu.quantise(draft.forward([(drafting, ids[:end])])[0], policy)
+            q = cpu.quantise(draft.forward([(drafting, ids[:end])])[0].numpy(), policy)
             weights = np.empty(engine.row_width)
             target_weights(engine.score(context, ids[:end], ())[0].numpy(), weights)
             yield Case(temperature, weights, logits, q)

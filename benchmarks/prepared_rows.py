@@ -92,5 +92,5 @@ class PreparedProposals:
             )
             tokens = [cpu.draw(row, word) for row, word in zip(rows, words, strict=True)]
             drafts.append(Draft(tokens, rows))
-            job.context.length += len(job.feed) + depth - 1
+            job.context.length += len(job.new_tokens) + depth - 1
         return drafts

@@ -35,6 +35,8 @@ MODULES = (
     "draftwire.session.session_table",
     "draftwire.kernels.protocol",
     "draftwire.kernels.rows",
+    "draftwire.rows.reply",
+    "draftwire.rows.audit",
     "draftwire.wire.messages",
     "draftwire.wire.codec",
     "draftwire.wire.frames",

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from draftwire.drafter.engine import one_by_one
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ConfigurationError, ProtocolError, ProtocolErrorCode
@@ -213,7 +212,7 @@ class OneAtATime(ToyDrafter):
 
     def forward(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
         alone = super().forward
-        return one_by_one(lambda context, tokens: alone([(context, tokens)])[0], batch)
+        return np.stack([alone([each])[0] for each in batch])
 
 
 def test_an_engine_that_takes_one_context_at_a_time_drafts_the_same() -> None:

@@ -107,7 +107,7 @@ def test_the_law_of_a_round_is_the_targets_with_real_rows_of_both_models() -> No
     def q_after(tokens: Sequence[int]) -> np.ndarray:
         session = drafter.open()
         return np.array(
-            cpu.quantise(drafter.forward([(session, tokens)])[0], policy).exact().dense()
+            cpu.quantise(drafter.forward([(session, tokens)])[0].numpy(), policy).exact().dense()
         ) / (1 << 24)
 
     def p_after(*drafts: int) -> np.ndarray:

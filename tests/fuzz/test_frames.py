@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from draftwire.wire import checks, frames
+from draftwire.wire.registry import MessageType
 from testing.fuzz.run import Block, run_block
 
 SEED = 1
@@ -23,7 +24,7 @@ def test_every_frame_is_read_or_refused_alike() -> None:
 
 
 def test_a_check_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "check_reset", lambda values: None)
+    monkeypatch.setitem(checks.CHECKS, MessageType.RESET, lambda *_: None)
     assert any("oracle" in finding for finding in campaign(2000).findings)
 
 
@@ -33,8 +34,8 @@ def test_a_reader_that_stops_a_byte_early_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_anything_but_a_protocol_error_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(values: object, agreed: object) -> None:
+    def fails(*_: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(checks, "check_commit", fails)
+    monkeypatch.setitem(checks.CHECKS, MessageType.COMMIT, fails)
     assert any("KeyError" in finding for finding in campaign(300).findings)

@@ -330,3 +330,15 @@ def test_what_is_no_batch_of_rows_is_refused(shape):
     for kernels in EVERY:
         with pytest.raises(Exception, match=r"logits must be|scores are"):
             kernels.verify(torch.zeros(shape), [])
+
+
+def test_weights_of_p_are_judged_on_the_host():
+    """binary64 rows are p as an engine made it, not logits."""
+    scores, rounds = rounds_of(50, 7, 2)
+    rounds = [replace(each, greedy=False) for each in rounds]
+    weights = np.empty(scores.shape)
+    for row, out in zip(scores, weights, strict=True):
+        target_weights(row, out)
+    expected = [exactly(scores, each) for each in rounds]
+    for kernels in EVERY:
+        assert kernels.verify(torch.from_numpy(weights), rounds) == expected

@@ -6,14 +6,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from draftwire.errors import ConfigurationError
 from draftwire.transport.tcp import Address
 from draftwire.wire.identity import IDENTITY_BYTES, parse_identity
-from draftwire.wire.registry import MAX_DEPTH, MAX_VOCABULARY, Layout, LayoutSet, WireVersion
+from draftwire.wire.registry import (
+    MAX_DEPTH,
+    MAX_VOCABULARY,
+    V2_LAYOUTS,
+    WITH_SUPPORT,
+    Layout,
+    LayoutSet,
+    WireVersion,
+)
 
 DEFAULT_PORT = 7711
 DEFAULT_DEPTH = 5
@@ -22,6 +30,12 @@ LARGEST_SEED = (1 << 128) - 1
 MAX_THREADS = 1024  # torch reserves memory for each
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+_LAYOUTS: Final = {
+    layout.name.lower(): layout for layout in Layout if LayoutSet(1 << layout) in V2_LAYOUTS
+}
+"""Layouts that carry q, by the name on the command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +47,8 @@ class LayoutChoice:
 
     def __str__(self) -> str:
         """Return it as the option is written."""
-        return (
-            f"sparse:{self.support}" if self.layout is Layout.SPARSE else self.layout.name.lower()
-        )
+        name = self.layout.name.lower()
+        return f"{name}:{self.support}" if self.layout in WITH_SUPPORT else name
 
 
 class AddressType(click.ParamType[Address]):
@@ -70,9 +83,10 @@ class LayoutType(click.ParamType[LayoutChoice]):
         if isinstance(value, LayoutChoice):
             return value
         name, colon, support = str(value).partition(":")
-        if name == "dense" and not colon:
-            return LayoutChoice(Layout.DENSE, 0)
-        if name != "sparse" or not (support.isascii() and support.isdigit()):
+        layout = _LAYOUTS.get(name)
+        if layout is not None and layout not in WITH_SUPPORT and not colon:
+            return LayoutChoice(layout, 0)
+        if layout not in WITH_SUPPORT or not (support.isascii() and support.isdigit()):
             self.fail(f"'{value}' is neither dense nor sparse:K, for example sparse:32", param, ctx)
         if not 1 <= int(support) <= MAX_VOCABULARY:
             self.fail(
@@ -80,7 +94,7 @@ class LayoutType(click.ParamType[LayoutChoice]):
                 param,
                 ctx,
             )
-        return LayoutChoice(Layout.SPARSE, int(support))
+        return LayoutChoice(layout, int(support))
 
 
 class LayoutSetType(click.ParamType[LayoutSet]):
@@ -94,12 +108,11 @@ class LayoutSetType(click.ParamType[LayoutSet]):
         """Read a set of layouts separated by commas."""
         if isinstance(value, LayoutSet):
             return value
-        known = {"dense": LayoutSet.DENSE, "sparse": LayoutSet.SPARSE}
         layouts = LayoutSet(0)
         for name in str(value).split(","):
-            if name not in known:
+            if name not in _LAYOUTS:
                 self.fail(f"'{name}' is no layout: write dense, sparse or dense,sparse", param, ctx)
-            layouts |= known[name]
+            layouts |= LayoutSet(1 << _LAYOUTS[name])
         return layouts
 
 

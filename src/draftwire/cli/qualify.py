@@ -124,7 +124,7 @@ def _real(rows: int) -> Iterator[Rows]:
     for engine in engines:
         contexts = [engine.open() for _ in ends]
         logits = [
-            engine.forward([(context, ids[:end])])[0]
+            engine.forward([(context, ids[:end])])[0].cpu().numpy()
             for context, end in zip(contexts, ends, strict=True)
         ]
         made.append(np.stack(logits))

@@ -9,7 +9,7 @@ from draftwire.errors import ConfigurationError
 from draftwire.wire.agreement import version_of
 from draftwire.wire.hello import ANY_IDENTITY
 from draftwire.wire.identity import require_identity
-from draftwire.wire.registry import LayoutSet, WireVersion
+from draftwire.wire.registry import V2_LAYOUTS, LayoutSet, WireVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class DrafterConfig:
     """
 
     version: WireVersion = WireVersion.V2
-    layouts: LayoutSet = LayoutSet.DENSE | LayoutSet.SPARSE
+    layouts: LayoutSet = V2_LAYOUTS
     max_sessions: int = 4
     max_slots: int = 4
     max_depth: int = 8

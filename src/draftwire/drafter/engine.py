@@ -1,15 +1,12 @@
 """What a drafting model must offer: open, truncate and feed a context, batched over sessions.
 
-The engine knows nothing of sockets, policies, counts or words. It turns tokens into logits.
+The engine knows nothing of sockets, policies, counts or random words. It turns tokens into logits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
 
 from draftwire.wire.identity import ModelIdentity
 from draftwire.wire.registry import Adaptation
@@ -42,23 +39,13 @@ class DraftEngine(ModelIdentity, Protocol[Context]):
     def truncate(self, context: Context, length: int) -> None:
         """Keep the state of the first ``length`` tokens (``0 <= length <= context.length``)."""
 
-    def forward(self, batch: Sequence[tuple[Context, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[Context, Sequence[int]]]) -> Any:
         """Feed at least one token to each context and return the logits after the last one.
 
-        batch: B different contexts, each with its new tokens (lengths may differ). Returns binary32
-        (B, V), rows in the order of the batch; a row depends on its own tokens alone. Where it does
-        so to the bit, a seed repeats its text in any company; where the model's rounding depends
-        on the batch, the law is the same. Raises only when the whole batch failed.
+        batch: B different contexts, each with its new tokens (lengths may differ). Returns (B, V)
+        in the order of the batch, binary32 or bfloat16: a NumPy array, or a torch tensor where the
+        model computes, so that the kernels quantise and draw there. A row depends on its own tokens
+        alone. Where it does so to the bit (batch-invariant), a seed repeats its text; where the
+        model's rounding depends on the batch, the law is the same. Raises only when the whole batch
+        failed.
         """
-
-
-def one_by_one(
-    forward: Callable[[Context, Sequence[int]], NDArray[np.float32]],
-    batch: Sequence[tuple[Context, Sequence[int]]],
-) -> NDArray[np.float32]:
-    """Return what ``DraftEngine.forward`` does, for an engine that takes one context at a time.
-
-    forward: feeds tokens to one context, returns binary32 (V,). When it raises, the contexts behind
-    that one are as before.
-    """
-    return np.stack([forward(context, tokens) for context, tokens in batch])

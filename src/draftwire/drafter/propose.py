@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeAlias
 
 import numpy as np
 
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import Address, Domain, ProposalWords, WordSource
-from draftwire.kernels import cpu
+from draftwire.kernels.protocol import NO_TOKEN
+from draftwire.kernels.registry import kernels_for
+from draftwire.kernels.rows import QRow
 from draftwire.kernels.words import first_words
 from draftwire.rows.shards import ShardDraft
 from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import Status
+from draftwire.wire.registry import TOTAL, Layout, Status
 
 ProposalSource: TypeAlias = Callable[[int], WordSource]
-"""From a proposal key to the words drawn under it; :class:`ProposalWords` but in tests."""
+"""From a proposal key to the random words drawn under it; :class:`ProposalWords` but in tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftJob(Generic[Context]):
     """One session's part of a batch.
 
-    context: holds all of the committed prefix but ``feed``, its last one or more tokens. A policy
-    of depth 0 draws nothing: ``feed`` is a piece then, and more is to follow. session: as the
-    verifier names it on its connection.
+    context: holds all of the committed prefix but ``new_tokens``, its last one or more. A policy of
+    depth 0 draws nothing: ``new_tokens`` are a chunk of a prefill then, and more is to follow.
+    session: as the verifier names it on its connection.
     """
 
     context: Context
-    feed: Sequence[int]
+    new_tokens: Sequence[int]
     policy: ProposalPolicy
     proposal_key: int
     generation: int
@@ -53,65 +55,104 @@ class Proposer(Protocol[Context]):
         """Draw one proposal a job."""
 
 
+@dataclass(slots=True)
+class _Drawing(Generic[Context]):
+    """A job on its way. new_tokens: what is fed next; none, once it is done. result: so far."""
+
+    job: DraftJob[Context]
+    uniform24: Sequence[int]
+    new_tokens: Sequence[int]
+    draft: Draft
+    refused: bool = False
+
+    def take(self, token: int, q: QRow) -> None:
+        """Go on from a row: the token drawn and its q, or NO_TOKEN where the row is refused."""
+        if token == NO_TOKEN:
+            left = without_model(self.draft, self.job.policy, q.vocab_size)
+            self.refused = isinstance(left, Status)
+            return
+        self.draft.tokens.append(token)
+        self.draft.rows.append(q)
+        if len(self.draft.tokens) < self.job.policy.depth:
+            self.new_tokens = (token,)
+
+
 def propose(
     engine: DraftEngine[Context],
     jobs: Sequence[DraftJob[Context]],
     source: ProposalSource = ProposalWords,
+    *,
+    kernels: str = "auto",
 ) -> list[Draft | Status]:
     """Draw one proposal a job: token i has exactly the law of row i, given the tokens before it.
 
     jobs: of different contexts; those of depth 0 are fed and no more. Each row is rounded to counts
     once, the token is drawn from those counts (A16), and those counts are what is returned. The
-    last token of a proposal is drawn but not fed. A first row that the arithmetic refuses ends its
-    own job alone, with ``Status.REFUSED_ARITHMETIC``; after a later one the proposal goes on with a
-    q of its own (P11).
-    Raises only what ``engine.forward`` raises.
+    last token of a proposal is drawn but not fed. A position of all jobs is one pass of the model
+    and, for each policy, one call of the kernels where the logits lie; tokens and counts alone come
+    to the host. A first row that the arithmetic refuses ends its own job alone, with
+    ``Status.REFUSED_ARITHMETIC``; after a later one the proposal goes on with a q of its own (P11).
+    kernels: a choice of :func:`draftwire.kernels.registry.kernels_for`.
+    Raises what ``engine.forward`` raises, and ConfigurationError for kernels that are not there.
     """
-    drafts: list[Draft | Status] = [Draft() for _ in jobs]
-    words = [_words(job, source) for job in jobs]
-    feeds: dict[int, Sequence[int]] = {index: job.feed for index, job in enumerate(jobs)}
-    while feeds:
-        logits = engine.forward([(jobs[index].context, feed) for index, feed in feeds.items()])
-        remaining: dict[int, Sequence[int]] = {}
-        for row, index in enumerate(feeds):
-            job, draft = jobs[index], drafts[index]
-            if isinstance(draft, Status) or not job.policy.depth:
-                continue
-            try:
-                counts = cpu.quantise(logits[row], job.policy)
-            except ArithmeticRefusalError:
-                drafts[index] = without_model(draft, job, logits.shape[1], words[index])
-                continue
-            token = cpu.draw(counts, words[index][len(draft.tokens)])
-            draft.tokens.append(token)
-            draft.rows.append(counts)
-            if len(draft.tokens) < job.policy.depth:
-                remaining[index] = (token,)
-        feeds = remaining
-    return drafts
+    drawings = [_Drawing(job, _uniform24(job, source), job.new_tokens, Draft()) for job in jobs]
+    while active := [each for each in drawings if each.new_tokens]:
+        logits = engine.forward([(each.job.context, each.new_tokens) for each in active])
+        for each in active:
+            each.new_tokens = ()
+        for policy, rows in _by_policy(active).items():
+            uniform24 = [active[row].uniform24[len(active[row].draft.tokens)] for row in rows]
+            own = logits if len(rows) == len(active) else logits[rows]
+            for row, drawn in zip(rows, _drawn(kernels, own, policy, uniform24), strict=True):
+                active[row].take(*drawn)
+    return [Status.REFUSED_ARITHMETIC if each.refused else each.draft for each in drawings]
 
 
-def without_model(
-    draft: Draft, job: DraftJob[Context], vocab_size: int, words: Sequence[int]
-) -> Draft | Status:
-    """Return what becomes of a job whose next row the arithmetic refuses.
+def without_model(draft: Draft, policy: ProposalPolicy, vocab_size: int) -> Draft | Status:
+    """Return what becomes of a draft whose next row the arithmetic refuses.
 
     Before the first draw it is declined. After one the refusal may follow from what was drawn, and
     to decline then would choose between texts (law 4); so every row that is left has all its
-    tickets on id 0, which is a q that depends on the prefix alone like any other.
+    counts on id 0, which is a q that depends on the prefix alone like any other.
     """
     if not draft.tokens:
         return Status.REFUSED_ARITHMETIC
-    point = np.full(vocab_size, -np.inf, dtype=np.float32)
-    point[0] = 0.0
-    counts = cpu.quantise(point, job.policy)
-    for word in words[len(draft.tokens) : job.policy.depth]:
-        draft.tokens.append(cpu.draw(counts, word))
-        draft.rows.append(counts)
+    ids, counts = np.zeros(1, np.int32), np.full(1, TOTAL, np.int32)
+    point = QRow(vocab_size, ids, counts)
+    if policy.layout is Layout.DENSE:
+        point = QRow(vocab_size, None, np.zeros(vocab_size, np.int32))
+        point.counts[0] = TOTAL
+    while len(draft.tokens) < policy.depth:
+        draft.tokens.append(0)
+        draft.rows.append(point)
     return draft
 
 
-def _words(job: DraftJob[Context], source: ProposalSource) -> Sequence[int]:
+def _by_policy(active: Sequence[_Drawing[Context]]) -> dict[ProposalPolicy, list[int]]:
+    """The rows that each policy, whatever its depth, holds for; a chunk of a prefill is in none."""
+    rows: dict[ProposalPolicy, list[int]] = {}
+    for row, each in enumerate(active):
+        policy = each.job.policy
+        if policy.depth:
+            rows.setdefault(replace(policy, depth=1), []).append(row)
+    return rows
+
+
+def _drawn(
+    choice: str, logits: Any, policy: ProposalPolicy, uniform24: Sequence[int]
+) -> list[tuple[int, QRow]]:
+    """The token of each row, NO_TOKEN where it is refused, and the q that it was drawn from."""
+    kernels = kernels_for(choice, logits)
+    try:
+        q, _ = kernels.quantise(logits, policy)
+    except ArithmeticRefusalError:  # the policy or the logits as a whole
+        size = logits.shape[1]
+        return [(NO_TOKEN, QRow(size, None, np.zeros(size, np.int32)))] * len(uniform24)
+    tokens = kernels.draw(q, np.array(uniform24, np.int64)).tolist()
+    return list(zip(tokens, kernels.host_rows(q), strict=True))
+
+
+def _uniform24(job: DraftJob[Context], source: ProposalSource) -> Sequence[int]:
     """Return the first word of each position of a job."""
     generation, round_, first = job.generation, job.round, job.first_position
     depth = job.policy.depth

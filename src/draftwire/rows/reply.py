@@ -158,7 +158,7 @@ def encode_shard(
         raise ArithmeticRefusalError(
             RefusalCode.INCONSISTENT_ALLOCATION, "a row to be sent is no distribution"
         )
-    body = memoryview(words).cast("B")
+    body = words.data.cast("B")
     for index, entries in enumerate(used.tolist()):
         checksum = extend(0, words[index, _HEAD:])
         at = index * (POSITION_TABLE.bytes + size)

@@ -115,7 +115,7 @@ def write_rows(
             words[row, entry] = PAD_ID
             words[row, support + entry] = 0
         begin += used[row]
-        code = mass_code(mass, whole, held)
+        code = mass_code(int(mass), whole, held)
         if code != OK:
             return code
     return OK
@@ -165,7 +165,7 @@ def read_rows(
         for entry in range(used[row], support):
             if words[row, entry] != PAD_ID or words[row, support + entry] != 0:
                 return _NONZERO_PADDING
-        code = mass_code(mass, whole, held)
+        code = mass_code(int(mass), whole, held)
         if code != OK:
             return code
     return OK

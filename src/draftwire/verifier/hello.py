@@ -5,7 +5,7 @@ from __future__ import annotations
 from draftwire.wire.hello import ANY_IDENTITY, hello_of
 from draftwire.wire.identity import ModelIdentity, require_identity
 from draftwire.wire.messages import Hello
-from draftwire.wire.registry import Adaptation, LayoutSet, Role, WireVersion
+from draftwire.wire.registry import V2_LAYOUTS, Adaptation, LayoutSet, Role, WireVersion
 
 
 def verifier_hello(
@@ -25,12 +25,11 @@ def verifier_hello(
     tokenizer and vocabulary are the target's. shard_count: of how many shards each reply is one.
     """
     require_identity("draft_identity", draft_identity)
-    both = LayoutSet.DENSE | LayoutSet.SPARSE
     return hello_of(
         Role.VERIFIER,
         target,
         adaptation=adaptation,
-        layouts=LayoutSet.IDS_ONLY if version is WireVersion.V1 else both,
+        layouts=LayoutSet.IDS_ONLY if version is WireVersion.V1 else V2_LAYOUTS,
         max_sessions=max_sessions,
         max_slots=max_sessions,
         max_depth=max_depth,

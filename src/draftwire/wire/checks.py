@@ -75,7 +75,7 @@ def checked(
             )
         require_version(version, agreed)
         check_session(values)
-        check = _CHECKS.get(type)
+        check = CHECKS.get(type)
         if check is not None:
             check(values, payload, agreed)
     return values
@@ -309,10 +309,11 @@ def check_reset(values: Values, _: memoryview, agreed: Agreed) -> None:
 
 
 _EARLY: Final = frozenset({MessageType.CHALLENGE, MessageType.PROOF})  # before both HELLOs, too
-_CHECKS: Final[dict[MessageType, Callable[[Values, memoryview, Agreed], None]]] = {
+CHECKS: Final[dict[MessageType, Callable[[Values, memoryview, Agreed], None]]] = {
     MessageType.STEP: check_step,
     MessageType.REPLY: check_reply,
     MessageType.COMPLETE: check_complete,
     MessageType.COMMIT: check_commit,
     MessageType.RESET: check_reset,
 }
+"""What is checked of a message beside its fixed length, reserved fields, text and session."""

@@ -13,8 +13,8 @@ _COPY_BELOW = 4096  # bytes; below this one small copy is cheaper than making a 
 _CHUNK = 1 << 16  # bytes; read-only views are fed through a copy of this size that stays in cache
 
 
-extend: Final[Callable[[int, bytes], int]] = google_crc32c.extend
-"""``crc32c`` with its arguments turned round, for ``bytes`` alone."""
+extend: Final[Callable[[int, Any], int]] = google_crc32c.extend
+"""``crc32c`` with its arguments turned round, for ``bytes`` and contiguous arrays."""
 
 
 @lru_cache(maxsize=64)

@@ -181,8 +181,9 @@ class ReplyRows(Sequence[ReplyRow]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"there are {len(self)} rows")
         begin = index % len(self) * (_ROW.size + self.q_bytes)
+        position, token, entries, checksum = _ROW.unpack_from(self.body, begin)
         q = self.body[begin + _ROW.size : begin + _ROW.size + self.q_bytes]
-        return ReplyRow(*_ROW.unpack_from(self.body, begin), q)
+        return ReplyRow(position, token, entries, checksum, q)
 
 
 @dataclass(frozen=True, slots=True)

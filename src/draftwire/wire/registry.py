@@ -121,6 +121,10 @@ class LayoutSet(IntFlag):
     SPARSE = 1 << Layout.SPARSE
 
 
+V2_LAYOUTS: Final = LayoutSet.DENSE | LayoutSet.SPARSE
+"""Every layout that carries q."""
+
+
 class Adaptation(IntEnum):
     """Whether the draft checkpoint speaks the target's vocabulary natively or through an id map."""
 

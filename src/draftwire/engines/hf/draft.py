@@ -7,10 +7,8 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 
-from draftwire.drafter.engine import one_by_one
 from draftwire.engines.hf.batch import batched
 from draftwire.engines.hf.identity import (
     checkpoint_identity,
@@ -104,25 +102,23 @@ class HfDraftEngine:
         """Keep the state of the first ``length`` tokens."""
         context.truncate(length)
 
-    def forward(self, batch: Sequence[tuple[CachedSequence, Sequence[int]]]) -> NDArray[np.float32]:
+    def forward(self, batch: Sequence[tuple[CachedSequence, Sequence[int]]]) -> torch.Tensor:
         """Feed new tokens to each context and return the logits after the last one of each.
 
-        Returns binary32 (B, V). Short feeds share one pass; a longer one, such as a prompt, has a
-        pass of its own, by its own length alone. When the model raises, the contexts whose pass
-        it was and those that it had not come to are as before.
+        Returns binary32 (B, V) on the model's device. Short feeds share one pass; a longer one,
+        such as a prompt, has a pass of its own, by its own length alone. When the model raises, the
+        contexts whose pass it was and those that it had not come to are as before.
         """
         if self._batched is None:
-            return one_by_one(self._alone, batch)
-        together = [len(tokens) <= LONGEST_TOGETHER for _, tokens in batch]
-        rows = np.empty((len(batch), self.vocab_size), dtype=np.float32)
-        for at, (context, tokens) in enumerate(batch):
-            if not together[at]:
-                rows[at] = self._alone(context, tokens)
-        if any(together):
-            logits = self._batched.forward(list(compress(batch, together)))
-            rows[together] = logits[:, : self.vocab_size].cpu().numpy()
-        return rows
+            return torch.stack([self._alone(context, tokens) for context, tokens in batch])
+        shared = [len(tokens) <= LONGEST_TOGETHER for _, tokens in batch]
+        logits: list[torch.Tensor | None] = [
+            None if short else self._alone(*each) for short, each in zip(shared, batch, strict=True)
+        ]
+        if any(shared):
+            rows = iter(self._batched.forward(list(compress(batch, shared))))
+            logits = [next(rows) if row is None else row for row in logits]
+        return torch.stack([row[: self.vocab_size] for row in logits if row is not None])
 
-    def _alone(self, context: CachedSequence, tokens: Sequence[int]) -> NDArray[np.float32]:
-        row: NDArray[np.float32] = context.forward(tokens)[0, : self.vocab_size].cpu().numpy()
-        return row
+    def _alone(self, context: CachedSequence, tokens: Sequence[int]) -> torch.Tensor:
+        return context.forward(tokens)[0, : self.vocab_size]

@@ -73,7 +73,7 @@ class RankedJob:
     generation: int
     round: int
     policy: ProposalPolicy
-    feed: tuple[int, ...]
+    new_tokens: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -161,9 +161,7 @@ def propose(
     words = [[_word(job, source, offset) for offset in range(job.policy.depth)] for job in jobs]
     drafts = _led(engine, jobs, Command.PROPOSE, words)
     whole = [drive(engine.group, _collected(engine.columns, draft)) for draft in drafts]
-    return [
-        _finished(engine.vocab_size, *each) for each in zip(jobs, drafts, whole, words, strict=True)
-    ]
+    return [proposal_of(engine.vocab_size, *each) for each in zip(jobs, drafts, whole, strict=True)]
 
 
 def propose_shards(
@@ -200,7 +198,7 @@ def _led(
             job.generation,
             job.round,
             job.policy,
-            tuple(job.feed),
+            tuple(job.new_tokens),
         )
         for job in jobs
     ]
@@ -221,16 +219,15 @@ def _own_shard(shard: Shard, policy: ProposalPolicy, draft: RankedDraft) -> Shar
     return ShardDraft(shard, (*draft.tokens, *[0] * left), counts)
 
 
-def _finished(
+def proposal_of(
     vocab_size: int,
     job: DraftJob[RankedContext],
     ranked: RankedDraft,
     rows: NDArray[np.int32],
-    words: Sequence[int],
 ) -> Draft | Status:
     """One job's proposal; a row that was refused after a draw does not decline it (P11, law 4)."""
     draft = Draft(ranked.tokens, [_row(row, vocab_size, job.policy.layout) for row in rows])
-    return draft if ranked.status == OK else without_model(draft, job, vocab_size, words)
+    return draft if ranked.status == OK else without_model(draft, job.policy, vocab_size)
 
 
 def follow_drafting(group: Collective, columns: ModelColumns, shelf: Shelf | None = None) -> None:
@@ -276,7 +273,7 @@ def _propose(
     """
     drafts = [RankedDraft([], []) for _ in jobs]
     for index, (job, draft) in enumerate(zip(jobs, drafts, strict=True)):
-        feed: tuple[int, ...] = job.feed
+        feed: tuple[int, ...] = job.new_tokens
         if not job.policy.depth:
             sequences[job.number].forward(feed)
         for offset in range(job.policy.depth):
@@ -324,7 +321,7 @@ def _encoded(jobs: Sequence[RankedJob]) -> Integers:
     for job in jobs:
         numbers += [job.number, signed(job.session), signed(job.link_key)]
         numbers += [job.generation, job.round]
-        numbers += [*numbers_of(job.policy), len(job.feed), *job.feed]
+        numbers += [*numbers_of(job.policy), len(job.new_tokens), *job.new_tokens]
     return np.array(numbers, np.int64)
 
 

@@ -18,7 +18,7 @@ from draftwire.kernels.cpu import select_loops as cpu_select
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.workspace import Workspace
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, Layout
+from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, WITH_SUPPORT, Layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,7 +111,7 @@ def prepare() -> None:
 def _check_policy(policy: ProposalPolicy) -> None:
     exact_quantise.check_temperature(policy.temperature)
     exact_quantise.check_restrictions(policy.top_k, policy.top_p, policy.min_p, policy.support)
-    if (policy.layout is Layout.SPARSE) != (policy.support > 0):
+    if (policy.layout in WITH_SUPPORT) != (policy.support > 0):
         raise ArithmeticRefusalError(
             RefusalCode.OUT_OF_RANGE, "a sparse layout has a support of 1 or more, others have none"
         )

@@ -27,7 +27,7 @@ from draftwire.kernels.shards.shard import (
     total,
 )
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TOTAL, WEIGHT_BITS, Layout
+from draftwire.wire.registry import TOTAL, WEIGHT_BITS, WITH_SUPPORT, Layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -142,7 +142,7 @@ def share_ties(
 def _check(shard: Shard, logits: NDArray[np.float32], policy: ProposalPolicy) -> None:
     exact.check_temperature(policy.temperature)
     exact.check_restrictions(policy.top_k, policy.top_p, policy.min_p, policy.support)
-    if (policy.layout is Layout.SPARSE) != (policy.support > 0):
+    if (policy.layout in WITH_SUPPORT) != (policy.support > 0):
         raise ArithmeticRefusalError(
             RefusalCode.OUT_OF_RANGE, "a sparse layout has a support of 1 or more, others have none"
         )

@@ -19,7 +19,7 @@ from draftwire.kernels.backend import (
 )
 from draftwire.kernels.torch.select import chosen, compact, threshold_of
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, Layout
+from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, WITH_SUPPORT, Layout
 
 TICKET_BITS: Final = 24
 _BIAS: Final = 1023
@@ -32,7 +32,7 @@ def check_policy(policy: ProposalPolicy) -> None:
     """Refuse a policy that is none, as the CPU kernels do (OUT_OF_RANGE)."""
     exact.check_temperature(policy.temperature)
     exact.check_restrictions(policy.top_k, policy.top_p, policy.min_p, policy.support)
-    if (policy.layout is Layout.SPARSE) != (policy.support > 0):
+    if (policy.layout in WITH_SUPPORT) != (policy.support > 0):
         raise ArithmeticRefusalError(
             RefusalCode.OUT_OF_RANGE, "a sparse layout has a support of 1 or more, others have none"
         )

@@ -1,7 +1,7 @@
 """``make fuzz-guided``: bytes chosen by coverage (atheris, libFuzzer), held to the same sentences.
 
-    python -m testing.fuzz.guided [--minutes M] [--corpus FOLDER] [--seed S]
-    python -m testing.fuzz.guided FILE...
+    python -m testing.fuzz.coverage_guide [--minutes M] [--corpus FOLDER] [--seed S]
+    python -m testing.fuzz.coverage_guide FILE...
 
 With files, each is run once and nothing is looked for. The loops that Numba compiles run in the
 interpreter here, so that their branches are seen too; ``make fuzz`` runs the compiled ones. A
@@ -34,7 +34,9 @@ SEEN = [
 
 def main(arguments: Sequence[str]) -> int:
     """Run files once, or fuzz; does not come back from fuzzing."""
-    parser = argparse.ArgumentParser(prog="python -m testing.fuzz.guided", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m testing.fuzz.coverage_guide", description=__doc__
+    )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--corpus", type=Path, default=Path(".out/fuzz"))
     parser.add_argument("--seed", type=int, default=0, help="of libFuzzer; 0 = another each time")
@@ -66,7 +68,7 @@ def fuzz(minutes: float, folder: Path, seed: int) -> int:
         (corpus / f"seed-{number:04d}").write_bytes(data)
     atheris.Setup(
         [
-            "testing.fuzz.guided",
+            "testing.fuzz.coverage_guide",
             str(corpus),
             f"-max_total_time={int(minutes * 60)}",
             f"-max_len={LARGEST}",
