@@ -8,7 +8,7 @@ words are views of the bytes, as hosts and the wire are little-endian.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 import numpy as np
 
@@ -31,8 +31,7 @@ from draftwire.wire.registry import PAD_ID, TOTAL, Layout
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Counts: TypeAlias = tuple[NDArray[np.int32] | None, NDArray[np.int32]]
-    """Global ids (None = one count for each id of the shard) and their counts."""
+    from draftwire.rows.values import Counts
 
 _CODE: Final = ProtocolErrorCode
 _HEAD: Final = POSITION_TABLE.bytes // 4  # words of a row before its q
@@ -108,9 +107,12 @@ def encode_rows(
 
     Their bytes lie in new memory. Errors: ArithmeticRefusalError ZERO_Q for a token without a
     count, OUT_OF_RANGE for ids that ``support`` does not hold, INCONSISTENT_ALLOCATION for a row
-    that is no distribution; ValueError for a position that is no u32.
+    that is no distribution; ValueError for a position that is no u32, or rows over different
+    vocabularies.
     """
     vocab_size = rows[0].vocab_size
+    if any(row.vocab_size != vocab_size for row in rows):
+        raise ValueError("the rows of one reply are over one vocabulary")
     shard = Shard(vocab_size, 0, vocab_size)
     pieces = [(row.ids, row.counts) for row in rows]
     return encode_shard(pieces, tokens, first_position, layout, support, shard)
