@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from draftwire.errors import ConfigurationError, DrafterUnavailableError
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.drafter import Miss
 from draftwire.verifier.engine import TargetEngine
 from draftwire.verifier.estimate import Measured
 from draftwire.verifier.generate import generate
+from draftwire.verifier.miss import Miss
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.agreement import reply_bytes
