@@ -1,4 +1,4 @@
-"""The proposer that vLLM's speculative configuration names: a batch's drafts, by a remote drafter."""
+"""The proposer that vLLM's speculative configuration names: drafts for a batch, remotely."""
 
 from __future__ import annotations
 
