@@ -87,7 +87,7 @@ def test_the_end_of_one_session_is_not_that_of_its_namesake() -> None:
     assert shelf.has(object(), task(KEYS[0], 4))
     shelf.end(2)
     shelf.end(2)
-    assert not shelf._places and not shelf._named
+    assert shelf.empty
 
 
 def test_a_verifier_that_changes_its_key_harms_nobody() -> None:
@@ -101,7 +101,7 @@ def test_a_verifier_that_changes_its_key_harms_nobody() -> None:
     assert not shelf.has(object(), task(KEYS[1], 2))
     assert shelf.take(own, task(KEYS[1], 2)).tokens == (6,)  # type: ignore[union-attr]
     shelf.end(1)
-    assert not shelf._places and not shelf._named
+    assert shelf.empty
 
 
 class ShardPeer(Peer):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.kernels.shards.shard import Shard
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason
+from draftwire.transport.channel import Channel
+from draftwire.transport.security import Security
 from draftwire.verifier.local import ProgramChannel
 from draftwire.verifier.rank_client import RankClient
 from draftwire.verifier.request import ClientRequest
@@ -33,12 +37,25 @@ class Late(ProgramChannel):
         return super().receive_into(buffer, deadline)
 
 
-def client_of(shard: Shard | None = None, *, audit: bool = True) -> RankClient:
+class LateClient(RankClient):
+    """One whose channels are ``Late`` ones; ``made``: all that were opened."""
+
+    made: list[Late]
+
+    def dialler(self, security: Security | None) -> Callable[[float], Channel]:
+        program = DrafterProgram(ToyDrafter(mixed(V, 2), V), DrafterConfig())
+        self.made = []
+
+        def dial(until: float) -> Late:
+            self.made.append(Late(program))
+            return self.made[-1]
+
+        return dial
+
+
+def client_of(shard: Shard | None = None, *, audit: bool = True) -> LateClient:
     target = ToyTarget(mixed(V, 1), V)
-    client = RankClient("127.0.0.1:1", target, shard, deadline=1e9, audit=audit)
-    program = DrafterProgram(ToyDrafter(mixed(V, 2), V), DrafterConfig())
-    client._dial = lambda until: Late(program)
-    return client
+    return LateClient("127.0.0.1:1", target, shard, deadline=1e9, audit=audit)
 
 
 def ready() -> tuple[RankClient, ClientRequest, Late]:
@@ -47,8 +64,7 @@ def ready() -> tuple[RankClient, ClientRequest, Late]:
     assert client.reach() == "not tried again yet"
     client.may_connect = True
     assert client.reach() is None
-    channel = client._channel
-    assert isinstance(channel, Late)
+    (channel,) = client.made
     return client, request, channel
 
 

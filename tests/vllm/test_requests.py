@@ -90,7 +90,7 @@ def test_l26_sessions_end_with_their_requests_however_they_end(bench: Bench) -> 
     engine.step()  # the engine tells its workers of ends with the next step
     assert not ledger.requests
     assert ledger.tally["sessions"] == 0
-    assert not ledger.client._requests
+    assert not ledger.client.open_requests
 
 
 def test_l31_nothing_is_asked_for_once_a_text_has_ended(bench: Bench) -> None:

@@ -109,6 +109,16 @@ class DraftClient(Connected):
         self._requests[asking.session] = request
         return request
 
+    @property
+    def open_requests(self) -> int:
+        """How many requests are open."""
+        return len(self._requests)
+
+    @property
+    def awaits_rounds(self) -> bool:
+        """Whether a round was asked for and has no result yet."""
+        return self._rounds.waiting()
+
     def close(self) -> None:
         """End every request and the connection; may be called twice."""
         for request in list(self._requests.values()):

@@ -52,7 +52,7 @@ class RemoteDrafter(DraftClient):
         """Remember the address; nothing is sent yet. Raises ConfigurationError."""
         self.address = Address.parse(address) if isinstance(address, str) else Address(*address)
         super().__init__(
-            self._dialled(security),
+            self.dialler(security),
             verifier_hello(
                 target,
                 version=version,
@@ -72,7 +72,7 @@ class RemoteDrafter(DraftClient):
             name=str(self.address),
         )
 
-    def _dialled(self, security: Security | None) -> Callable[[float], Channel]:
+    def dialler(self, security: Security | None) -> Callable[[float], Channel]:
         """Return what opens a channel to the address; certificates are read now, once."""
         if not isinstance(security, TlsFiles):
             return lambda until: TcpChannel.connect(self.address, until)

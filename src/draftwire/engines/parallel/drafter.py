@@ -161,7 +161,9 @@ def propose(
     words = [[_word(job, source, offset) for offset in range(job.policy.depth)] for job in jobs]
     drafts = _led(engine, jobs, Command.PROPOSE, words)
     whole = [drive(engine.group, _collected(engine.columns, draft)) for draft in drafts]
-    return [_finished(engine.vocab_size, *each) for each in zip(jobs, drafts, whole, strict=True)]
+    return [
+        finish_draft(engine.vocab_size, *each) for each in zip(jobs, drafts, whole, strict=True)
+    ]
 
 
 def propose_shards(
@@ -219,7 +221,7 @@ def _own_shard(shard: Shard, policy: ProposalPolicy, draft: RankedDraft) -> Shar
     return ShardDraft(shard, (*draft.tokens, *[0] * left), counts)
 
 
-def _finished(
+def finish_draft(
     vocab_size: int,
     job: DraftJob[RankedContext],
     ranked: RankedDraft,
