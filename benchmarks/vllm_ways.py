@@ -54,7 +54,7 @@ def serve_engine(options: argparse.Namespace, out: IO[str]) -> None:
         **_way(options),
     )
     repairs.apply()  # of the peer as well, or it would sample at temperatures of chance
-    ledger, taken = _watch(engine) if options.way in LAYOUTS else (None, [0.0])
+    speculation, taken = _watch(engine) if options.way in LAYOUTS else (None, [0.0])
     prompts_of = _prompts(engine)
     _say(out, {"ready": True})
     for line in sys.stdin:
@@ -69,10 +69,10 @@ def serve_engine(options: argparse.Namespace, out: IO[str]) -> None:
             )
             for place in range(len(prompts))
         ]
-        before, began = _counts(engine, ledger, taken), time.perf_counter()
+        before, began = _counts(engine, speculation, taken), time.perf_counter()
         outputs = engine.generate(prompts, params, use_tqdm=False)
         seconds = time.perf_counter() - began
-        after = _counts(engine, ledger, taken)
+        after = _counts(engine, speculation, taken)
         answer = {name: after[name] - before[name] for name in after if name != "positions"}
         answer["positions"] = [
             b - a for a, b in zip(before["positions"], after["positions"], strict=True)
@@ -125,7 +125,7 @@ def _way(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _watch(engine: Any) -> tuple[Any, list[float]]:
-    """Return the ledger, and the seconds spent in taking what the drafter sends, as they grow."""
+    """Return the speculation state, and the growing seconds spent on what the drafter sends."""
     from draftwire.session.verifier_session import VerifierSession
 
     taken = [0.0]
@@ -140,22 +140,22 @@ def _watch(engine: Any) -> tuple[Any, list[float]]:
 
     VerifierSession.take = timed  # type: ignore[method-assign]
     worker = engine.llm_engine.model_executor.driver_worker.worker
-    return worker.model_runner.drafter.ledger, taken
+    return worker.model_runner.drafter.speculation, taken
 
 
-def _counts(engine: Any, ledger: Any, taken: list[float]) -> dict[str, Any]:
+def _counts(engine: Any, speculation: Any, taken: list[float]) -> dict[str, Any]:
     found: dict[str, Any] = {"drafts": 0, "positions": []}
     for metric in engine.get_metrics():
         if metric.name == "vllm:spec_decode_num_drafts":
             found["drafts"] = metric.value
         if metric.name == "vllm:spec_decode_num_accepted_tokens_per_pos":
             found["positions"] = list(metric.values)
-    if ledger is not None:
+    if speculation is not None:
         for name in ("propose", "audit", "verify"):
-            found[name] = ledger.tally[f"{name}_seconds"]
-        found |= {"taken": taken[0], "proposals": ledger.tally["drafting_steps"]}
-        misses = ledger.tally.labelled("misses")
-        found |= {"received": ledger.tally["received_bytes"], "misses": sum(misses.values())}
+            found[name] = speculation.metrics[f"{name}_seconds"]
+        found |= {"taken": taken[0], "proposals": speculation.metrics["drafting_steps"]}
+        misses = speculation.metrics.labelled("misses")
+        found |= {"received": speculation.metrics["received_bytes"], "misses": sum(misses.values())}
     return found
 
 

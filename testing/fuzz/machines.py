@@ -181,7 +181,7 @@ class Verifier:
         self.link.start()
 
     def act(self, action: Action) -> None:
-        """Do one thing of the script, unless there is nobody to do it to."""
+        """Do one thing of the script, unless there is nothing to do it to."""
         session = self.session
         if session is None or self.link.closed or session.state is State.ENDED:
             return

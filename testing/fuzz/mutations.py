@@ -30,7 +30,7 @@ FLOATS = tuple(
         ),  # zeros, NaN, infinities, -1
         *(0x00000001, 0x00800000, 0x007FFFFF, 0x7F7FFFFF),  # subnormal, smallest, largest
         *(0x3F800000, 0x3F800001, 0x3F7FFFFF, 0x40000000, 0x3E800000),  # one, beside it, 2, 1/4
-        *(0x33800000, 0x33000000, 0x38000000),  # one ticket, half of one, some
+        *(0x33800000, 0x33000000, 0x38000000),  # a count of one, half of that, some
     )
 )
 TEXTS = (b"", b"\0x", b" ", b"\x7f", b"\x80", b"a" * 32, b"depth", b"\n")
@@ -118,7 +118,7 @@ def change_row(random: Random, piece: Piece) -> Piece:
 
 
 def moved_tickets(binary32: bytes, by: int) -> bytes:
-    """A q with a ticket more or less; what is no small number stays."""
+    """A q whose count is one more or less; what is no small number stays."""
     value = struct.unpack("<f", binary32)[0] * (1 << 24)
     if not 0 <= value < 1 << 25:
         return binary32

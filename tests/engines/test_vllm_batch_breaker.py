@@ -14,10 +14,11 @@ from tests.engines.test_vllm_speculation import (
     PROMPT,
     everything,
     first_two,
-    ledgers,
     scores_of,
+    step_of,
     targets_law,
     text_of,
+    toy_state,
     two_of_three,
 )
 
@@ -31,54 +32,54 @@ class Clock:
 
 
 def play(
-    pace: BatchBreaker, clock: Clock, steps: int, rows: int, *, drafted: float
+    breaker: BatchBreaker, clock: Clock, steps: int, rows: int, *, drafted: float
 ) -> list[Choice]:
     """Steps of ``rows`` requests: 1 s alone, with drafts ``drafted`` s for 2 tokens a row."""
     choices = []
     for _ in range(steps):
-        choice = pace.admits(rows)
+        choice = breaker.admits(rows)
         choices.append(choice)
         if choice is Choice.DRAFT:
-            pace.asked(drafted - 1, mixed=False)
-        pace.began(comparable=True)
+            breaker.asked(drafted - 1, mixed=False)
+        breaker.began(comparable=True)
         clock.now += 1
-        pace.ended(rows, rows * (2 if choice is Choice.DRAFT else 1))
+        breaker.ended(rows, rows * (2 if choice is Choice.DRAFT else 1))
     return choices
 
 
 def test_each_size_of_batch_has_its_own_verdict() -> None:
     """One request gains, eight lose; neither disturbs the other."""
     clock = Clock()
-    pace = BatchBreaker(clock=clock)
+    breaker = BatchBreaker(clock=clock)
     one: list[Choice] = []
     eight: list[Choice] = []
     for _ in range(40):
-        one += play(pace, clock, 5, 1, drafted=1.2)
-        eight += play(pace, clock, 5, 8, drafted=9.0)
+        one += play(breaker, clock, 5, 1, drafted=1.2)
+        eight += play(breaker, clock, 5, 8, drafted=9.0)
     assert Choice.PAUSE not in one and one.count(Choice.SAMPLE) < 12
     assert eight.count(Choice.PAUSE) > 150
 
 
 def test_what_cannot_be_compared_is_not_booked() -> None:
     clock = Clock()
-    pace = BatchBreaker(BreakerConfig(block=1), clock)
+    breaker = BatchBreaker(BreakerConfig(block=1), clock)
     for step in range(60):
-        pace.admits(4)
-        pace.asked(99.0, mixed=step % 3 == 0)
-        pace.began(comparable=step % 3 != 1)
+        breaker.admits(4)
+        breaker.asked(99.0, mixed=step % 3 == 0)
+        breaker.began(comparable=step % 3 != 1)
         clock.now += 1
-        pace.ended(5 if step % 3 == 2 else 4, 8)
-    pace.ended(4, 4)  # no step has begun
-    assert pace.admits(4) is not Choice.PAUSE
+        breaker.ended(5 if step % 3 == 2 else 4, 8)
+    breaker.ended(4, 4)  # no step has begun
+    assert breaker.admits(4) is not Choice.PAUSE
 
 
 def test_times_between_steps_do_not_count() -> None:
     """An engine without requests waits; that is no cost of anything."""
     clock = Clock()
-    pace = BatchBreaker(clock=clock)
+    breaker = BatchBreaker(clock=clock)
     choices = []
     for _ in range(100):
-        choices += play(pace, clock, 1, 1, drafted=1.2)
+        choices += play(breaker, clock, 1, 1, drafted=1.2)
         clock.now += 1000
     assert Choice.PAUSE not in choices
 
@@ -86,27 +87,27 @@ def test_times_between_steps_do_not_count() -> None:
 class ByText(BatchBreaker):
     """Pauses by what has been committed: the whole history may decide, the next round may not."""
 
-    def __init__(self, ledger: SpeculationState) -> None:
+    def __init__(self, speculation: SpeculationState) -> None:
         super().__init__()
-        self.ledger = ledger
+        self.speculation = speculation
 
     def admits(self, rows: int) -> Choice:
-        request = self.ledger.requests["request"]
+        request = self.speculation.requests["request"]
         last = request.drafting.asking.tokens[-1]  # type: ignore[attr-defined]
         return (Choice.DRAFT, Choice.PAUSE, Choice.SAMPLE)[last]
 
 
 def test_the_law_is_the_targets_whatever_finished_rounds_decide() -> None:
     for allowed in (two_of_three, first_two):
-        with ledgers() as (ledger, shared):
-            ledger.pace = ByText(ledger)
+        with toy_state() as (speculation, shared):
+            speculation.breaker = ByText(speculation)
 
-            def run(tree: WordTree, ledger=ledger, shared=shared, allowed=allowed):
+            def run(tree: WordTree, speculation=speculation, shared=shared, allowed=allowed):
                 shared.tree = tree
-                return text_of(ledger, allowed, everything, 3)
+                return text_of(speculation, allowed, everything, 3)
 
             assert law_of(run, 2) == targets_law(allowed, 3)
-            misses = ledger.tally.labelled("misses")
+            misses = speculation.metrics.labelled("misses")
         assert misses[MissReason.BREAKER_OPEN.value] > 0
 
 
@@ -115,13 +116,13 @@ def test_requests_with_a_seed_are_drafted_all_the_same() -> None:
         def admits(self, rows: int) -> Choice:
             return Choice.PAUSE
 
-    with ledgers() as (ledger, shared):
+    with toy_state() as (speculation, shared):
         shared.tree = WordTree(4)
-        ledger.pace = Paused()
+        speculation.breaker = Paused()
         for name in ("seeded", "free"):
-            active = ledger.begin(name, PROMPT, 1, drafted=True)
-            ledger.judge(active, scores_of(first_two, PROMPT, ()), (), greedy=False)
-        wishes = [ProposeRequest("seeded", POLICY, bound=True), ProposeRequest("free", POLICY)]
-        assert set(ledger.propose(wishes, 1.0)) == {"seeded"}
-        assert ledger.tally.labelled("misses") == {MissReason.BREAKER_OPEN.value: 1}
-        ledger.close()
+            active = speculation.begin(name, PROMPT, 1, drafted=True)
+            step_of(speculation, active, scores_of(first_two, PROMPT, ()), ())
+        wanted = [ProposeRequest("seeded", POLICY, seeded=True), ProposeRequest("free", POLICY)]
+        assert set(speculation.propose(wanted, 1.0)) == {"seeded"}
+        assert speculation.metrics.labelled("misses") == {MissReason.BREAKER_OPEN.value: 1}
+        speculation.close()

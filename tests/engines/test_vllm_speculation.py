@@ -1,4 +1,4 @@
-"""The ledger of the vLLM engine, without vLLM: its law over all words, whatever is scheduled.
+"""The speculation of the vLLM engine, without vLLM: its law over all words, whatever is scheduled.
 
 p is uniform over one id or two after every context, q in halves or quarters; two or four words then
 stand for all words, and the law of the text is exact.
@@ -15,11 +15,17 @@ import numpy as np
 import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.engines.vllm.speculation import ProposeRequest, SpeculationState
-from draftwire.exact.words import Address, Domain
-from draftwire.kernels import cpu
+from draftwire.engines.vllm.speculation import (
+    ActiveRequest,
+    ProposeRequest,
+    SpeculationState,
+    VerifyRequest,
+)
+from draftwire.exact.words import Domain
+from draftwire.kernels.protocol import Round
 from draftwire.transport.channel import Channel
 from draftwire.verifier.drafter import MissReason
+from draftwire.verifier.judge import judge
 from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
@@ -92,7 +98,7 @@ class Shared:
 
 
 @contextmanager
-def ledgers(
+def toy_state(
     table: Callable[..., Sequence[float]] = halves,
 ) -> Iterator[tuple[SpeculationState, Shared]]:
     engine, shared = ToyDrafter(table, V), Shared()
@@ -103,7 +109,7 @@ def ledgers(
 
 
 @contextmanager
-def keyed_ledgers(table: Callable[..., Sequence[float]]) -> Iterator[SpeculationState]:
+def keyed_state(table: Callable[..., Sequence[float]]) -> Iterator[SpeculationState]:
     """With the words of real keys."""
     engine = ToyDrafter(table, V)
     program = DrafterProgram(engine, DrafterConfig())
@@ -118,8 +124,20 @@ def assert_refused_nothing(program: DrafterProgram[ToyContext], engine: ToyDraft
         assert not any(errors.values())
 
 
+def step_of(
+    speculation: SpeculationState,
+    active: ActiveRequest,
+    scores: np.ndarray,
+    drafts: Sequence[int],
+    *,
+    greedy: bool = False,
+) -> tuple[int, ...]:
+    """One step of an engine that decodes one request."""
+    return speculation.verify_step(scores, [VerifyRequest(active, 0, drafts, greedy)])[0]
+
+
 def text_of(
-    ledger: SpeculationState,
+    speculation: SpeculationState,
     allowed: Allowed,
     schedule: Schedule,
     length: int,
@@ -127,28 +145,28 @@ def text_of(
     greedy: bool = False,
 ) -> tuple[int, ...]:
     """Decode as the engine does: judge a step, propose for the next, schedule some of it."""
-    active = ledger.begin("request", PROMPT, 0, drafted=True)
+    active = speculation.begin("request", PROMPT, 0, drafted=True)
     text: tuple[int, ...] = PROMPT
     drafts: tuple[int, ...] = ()
     for step in range(length):
         scores = scores_of(allowed, text, drafts)
-        text += tuple(ledger.judge(active, scores, drafts, greedy=greedy))
+        text += step_of(speculation, active, scores, drafts, greedy=greedy)
         if len(text) >= length + len(PROMPT):
             break
-        proposed = ledger.propose([ProposeRequest("request", POLICY)], 1.0).get("request", ())
+        proposed = speculation.propose([ProposeRequest("request", POLICY)], 1.0).get("request", ())
         drafts = proposed[: schedule(text, proposed, step)]
     assert active.committed == len(text)
-    ledger.finish("request")
-    assert set(ledger.tally.labelled("misses")) <= OWN_CHOICE  # no proposal is lost
+    speculation.finish("request")
+    assert set(speculation.metrics.labelled("misses")) <= OWN_CHOICE  # no proposal is lost
     return text[len(PROMPT) :][:length]
 
 
 def law_through(allowed: Allowed, schedule: Schedule, length: int, grid: int = 2) -> Law:
-    with ledgers(halves if grid == 2 else quarters) as (ledger, shared):
+    with toy_state(halves if grid == 2 else quarters) as (speculation, shared):
 
         def run(tree: WordTree) -> tuple[int, ...]:
             shared.tree = tree
-            return text_of(ledger, allowed, schedule, length)
+            return text_of(speculation, allowed, schedule, length)
 
         return law_of(run, grid)
 
@@ -182,29 +200,29 @@ def test_g21_a_forbidden_draft_that_the_scheduler_cuts_off_is_an_ordinary_reject
 def test_a_bonus_at_the_cut_would_not_have_the_law() -> None:
     """The negative control: the row at the cut taken for that of a bonus, as vLLM does."""
     law: dict[int, Fraction] = {}
-    with ledgers(quarters) as (ledger, shared):
+    with toy_state(quarters) as (speculation, shared):
 
         def run(tree: WordTree) -> int:
             shared.tree = tree
-            active = ledger.begin("request", PROMPT, 0, drafted=True)
-            ledger.judge(active, scores_of(only_zero, PROMPT, ()), (), greedy=False)
-            ledger.propose([ProposeRequest("request", POLICY)], 1.0)
+            active = speculation.begin("request", PROMPT, 0, drafted=True)
+            step_of(speculation, active, scores_of(only_zero, PROMPT, ()), (), greedy=False)
+            speculation.propose([ProposeRequest("request", POLICY)], 1.0)
             proposal = active.proposal
             assert proposal is not None
             legal = only_legal(first_two)((*PROMPT, 0), proposal.tokens, 0)
-            rows = np.exp(scores_of(first_two, PROMPT, proposal.tokens[:legal])).astype(np.float64)
-            at = {"generation": 1, "round": active.drafting.round}
-            if legal:
-                verdict = cpu.verify(
-                    rows, proposal.tokens[:legal], proposal.rows[:legal], tree,
-                    first_position=active.committed, **at,
-                )  # fmt: skip
-                token = (*proposal.tokens[: verdict.accepted], verdict.token)[0]
-            else:
-                domain = Domain.TARGET_ONLY
-                address = Address(position=active.committed, domain=domain, **at)
-                token = cpu.target(rows[0], tree.words(address))
-            ledger.finish("request")
+            cut = Round(
+                tokens=proposal.tokens[:legal],
+                rows=proposal.rows[:legal],
+                first_row=0,
+                row_count=legal + 1,
+                words=tree,
+                generation=1,
+                round=active.drafting.round,
+                first_position=active.committed,
+            )
+            scores = scores_of(first_two, PROMPT, cut.tokens)
+            token = judge(speculation.kernels, scores, [cut])[0].tokens[0]
+            speculation.finish("request")
             return token
 
         law = law_of(run, 4)
@@ -223,25 +241,25 @@ def test_no_proposal_is_lost_whatever_is_scheduled(
 ) -> None:
     """A draft that is cut off and accepted ends its round: the next proposal goes on from it."""
     chosen = only_legal(allowed) if schedule is only_legal else schedule
-    with keyed_ledgers(table) as ledger:
-        text_of(ledger, allowed, chosen, 60)  # type: ignore[arg-type]
-        assert ledger.tally["rounds"] == ledger.tally["drafted_rounds"] + 1
+    with keyed_state(table) as speculation:
+        text_of(speculation, allowed, chosen, 60)  # type: ignore[arg-type]
+        assert speculation.metrics["rounds"] == speculation.metrics["drafts"] + 1
 
 
 def test_a_draft_that_is_cut_off_and_accepted_is_no_correction() -> None:
     """p = q, one draft cut a step: twelve proposals of twelve arrive, and all drafts stand."""
-    with keyed_ledgers(lambda context: (1, 1, 0)) as ledger:
-        text_of(ledger, first_two, one_short, 25)
-        assert ledger.tally["rounds"] == 13
-        assert ledger.tally["drafted_rounds"] == 12
-        assert ledger.tally["accepted_tokens"] == 24
+    with keyed_state(lambda context: (1, 1, 0)) as speculation:
+        text_of(speculation, first_two, one_short, 25)
+        assert speculation.metrics["rounds"] == 13
+        assert speculation.metrics["drafts"] == 12
+        assert speculation.metrics["accepted_tokens"] == 24
 
 
 def test_greedy_takes_the_largest_whatever_was_drafted() -> None:
     for schedule in (everything, one_short, only_legal(two_of_three)):
-        with ledgers() as (ledger, shared):
+        with toy_state() as (speculation, shared):
             shared.tree = WordTree(4)
-            text = text_of(ledger, two_of_three, schedule, 6, greedy=True)
+            text = text_of(speculation, two_of_three, schedule, 6, greedy=True)
         expected: tuple[int, ...] = PROMPT
         for _ in range(6):
             expected += (min(two_of_three(expected)),)
@@ -249,23 +267,25 @@ def test_greedy_takes_the_largest_whatever_was_drafted() -> None:
 
 
 def test_every_draft_is_in_one_count() -> None:
-    with ledgers() as (ledger, shared):
+    with toy_state() as (speculation, shared):
         shared.tree = WordTree(4)
         for schedule in (everything, one_short, nothing_on_odd_steps, only_legal(two_of_three)):
-            text_of(ledger, two_of_three, schedule, 8)
-        tally = ledger.tally
-        drafted, verified = tally["drafted_tokens"], tally["verified_tokens"]
-        assert drafted == verified + tally["truncated_tokens"] > 0
-        assert tally["accepted_tokens"] == sum(tally.labelled("accepted_position").values())
-        assert tally["sessions"] == 0
+            text_of(speculation, two_of_three, schedule, 8)
+        metrics = speculation.metrics
+        drafted, verified = metrics["proposed_tokens"], metrics["draft_tokens"]
+        assert drafted == verified + metrics["truncated_tokens"] > 0
+        assert metrics["accepted_tokens"] == sum(
+            metrics.labelled("accepted_tokens_per_pos").values()
+        )
+        assert metrics["sessions"] == 0
 
 
 def test_a_request_that_the_engine_takes_back_begins_anew_with_words_of_its_own() -> None:
-    with ledgers() as (ledger, shared):
+    with toy_state() as (speculation, shared):
         shared.tree = WordTree(4)
-        first = ledger.begin("request", (0, 1, 2), 7, drafted=True)
-        assert ledger.begin("request", (0, 1, 2), 7, drafted=True) is first
-        again = ledger.begin("request", (0, 1), 7, drafted=True)
+        first = speculation.begin("request", (0, 1, 2), 7, drafted=True)
+        assert speculation.begin("request", (0, 1, 2), 7, drafted=True) is first
+        again = speculation.begin("request", (0, 1), 7, drafted=True)
         assert again is not first
         assert (first.stream, again.stream) == (0, 1)
 
@@ -279,12 +299,12 @@ def refused_at(place: int, *drafts: int) -> np.ndarray:
 @pytest.mark.parametrize("greedy", [False, True])
 def test_a_row_that_is_no_distribution_stands_alone_and_is_counted(greedy: bool) -> None:
     """E49: the engine has no way to fail one request, so its largest score stands."""
-    with ledgers() as (ledger, shared):
+    with toy_state() as (speculation, shared):
         shared.tree = WordTree(4)
-        active = ledger.begin("request", PROMPT, 0, drafted=True)
-        assert ledger.judge(active, refused_at(0), (), greedy=greedy) == [0]
-        assert ledger.tally["refused_rows"] == 1
-        ledger.finish("request")
+        active = speculation.begin("request", PROMPT, 0, drafted=True)
+        assert step_of(speculation, active, refused_at(0), (), greedy=greedy) == (0,)
+        assert speculation.metrics["refused_rows"] == 1
+        speculation.finish("request")
 
 
 @pytest.mark.parametrize("greedy", [False, True])
@@ -293,44 +313,44 @@ def test_drafts_accepted_before_a_refused_row_stand(
     place: int, scheduled: int, greedy: bool
 ) -> None:
     """All drafts are 0 and accepted; the fallback of a refused first row is that same token."""
-    with ledgers(lambda context: (1, 0, 0)) as (ledger, shared):
+    with toy_state(lambda context: (1, 0, 0)) as (speculation, shared):
         shared.tree = WordTree(4)
-        active = ledger.begin("request", PROMPT, 0, drafted=True)
-        ledger.judge(active, scores_of(only_zero, PROMPT, ()), (), greedy=greedy)
-        drafts = ledger.propose([ProposeRequest("request", POLICY)], 1.0)["request"]
+        active = speculation.begin("request", PROMPT, 0, drafted=True)
+        step_of(speculation, active, scores_of(only_zero, PROMPT, ()), (), greedy=greedy)
+        drafts = speculation.propose([ProposeRequest("request", POLICY)], 1.0)["request"]
         assert drafts == (0, 0)
         scores = refused_at(place, *drafts[:scheduled])
-        tokens = ledger.judge(active, scores, drafts[:scheduled], greedy=greedy)
-        assert tokens == [0] * max(place, 1)
-        assert ledger.tally["refused_rows"] == 1
-        assert ledger.tally["accepted_tokens"] == place
-        ledger.propose([ProposeRequest("request", POLICY)], 1.0)
-        assert not ledger.tally.labelled("misses")
-        ledger.finish("request")
+        tokens = step_of(speculation, active, scores, drafts[:scheduled], greedy=greedy)
+        assert tokens == (0,) * max(place, 1)
+        assert speculation.metrics["refused_rows"] == 1
+        assert speculation.metrics["accepted_tokens"] == place
+        speculation.propose([ProposeRequest("request", POLICY)], 1.0)
+        assert not speculation.metrics.labelled("misses")
+        speculation.finish("request")
 
 
 def test_the_law_holds_up_to_a_refused_row() -> None:
     """The first row fine, the third none: its tokens have the first row's law."""
-    with ledgers(quarters) as (ledger, shared):
+    with toy_state(quarters) as (speculation, shared):
 
         def run(tree: WordTree) -> int:
             shared.tree = tree
-            active = ledger.begin("request", PROMPT, 0, drafted=True)
-            ledger.judge(active, scores_of(only_zero, PROMPT, ()), (), greedy=False)
-            drafts = ledger.propose([ProposeRequest("request", POLICY)], 1.0)["request"]
-            token = ledger.judge(active, refused_at(2, *drafts), drafts, greedy=False)[0]
-            ledger.finish("request")
+            active = speculation.begin("request", PROMPT, 0, drafted=True)
+            step_of(speculation, active, scores_of(only_zero, PROMPT, ()), (), greedy=False)
+            drafts = speculation.propose([ProposeRequest("request", POLICY)], 1.0)["request"]
+            token = step_of(speculation, active, refused_at(2, *drafts), drafts, greedy=False)[0]
+            speculation.finish("request")
             return token
 
         assert law_of(run, 4) == {0: Fraction(1, 2), 1: Fraction(1, 2)}
 
 
 def test_prompts_with_ids_that_are_not_shared_go_undrafted() -> None:
-    with ledgers() as (ledger, shared):
+    with toy_state() as (speculation, shared):
         shared.tree = WordTree(4)
         for name, prompt, drafted in (("wide", (0, V), True), ("pixels", (0, 1), False)):
-            ledger.begin(name, prompt, 0, drafted=drafted)
-            assert ledger.propose([ProposeRequest(name, POLICY)], 1.0) == {}
+            speculation.begin(name, prompt, 0, drafted=drafted)
+            assert speculation.propose([ProposeRequest(name, POLICY)], 1.0) == {}
 
 
 def test_all_rows_are_asked_for_in_one_go() -> None:
@@ -354,28 +374,59 @@ def test_all_rows_are_asked_for_in_one_go() -> None:
     program = DrafterProgram(engine, DrafterConfig())
     target = ToyTarget(constant(1, 1, 1), V)
     with LocalDrafter(program, target, through=Counting) as client:
-        ledger = SpeculationState(client)
+        speculation = SpeculationState(client)
         for name in "abcdef":
-            active = ledger.begin(name, PROMPT, 1, drafted=True)
-            ledger.judge(active, scores_of(first_two, PROMPT, ()), (), greedy=False)
+            active = speculation.begin(name, PROMPT, 1, drafted=True)
+            step_of(speculation, active, scores_of(first_two, PROMPT, ()), (), greedy=False)
         client.connect()
         batches.clear()
-        drafts = ledger.propose([ProposeRequest(name, POLICY) for name in "abcdef"], 1.0)
+        drafts = speculation.propose([ProposeRequest(name, POLICY) for name in "abcdef"], 1.0)
         assert len(batches) == 1  # all STEPs in one write
         assert set(drafts) == set("abcd")  # HELLO agreed to four sessions
-        assert ledger.tally.labelled("misses") == {MissReason.NO_SLOT.value: 2}
+        assert speculation.metrics.labelled("misses") == {MissReason.NO_SLOT.value: 2}
         assert engine.batches[0] == 4
-        ledger.close()
+        speculation.close()
 
 
 def test_words_come_from_the_domain_that_owns_the_draw() -> None:
     seen: set[Domain] = set()
-    with ledgers() as (ledger, shared):
+    with toy_state() as (speculation, shared):
 
         def run(tree: WordTree) -> None:
             shared.tree = tree
-            text_of(ledger, two_of_three, everything, 3)
+            text_of(speculation, two_of_three, everything, 3)
             seen.update(tree.domains)
 
         law_of(run, 2)
     assert seen == set(Domain)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_step_of_many_requests_is_one_call_with_the_tokens_of_each_alone(greedy: bool) -> None:
+    """Rows of prompts that commit nothing lie between theirs."""
+    names = [f"r{index}" for index in range(4)]
+
+    def texts(*, together: bool) -> list[tuple[int, ...]]:
+        with keyed_state(quarters) as speculation:
+            got = dict.fromkeys(names, PROMPT)
+            drafts: dict[str, tuple[int, ...]] = {}
+            for name in names:
+                speculation.begin(name, PROMPT, int(name[1:]), drafted=True)
+            for _ in range(6):
+                requests, rows = [], [np.full((1, V), np.nan, np.float32)]
+                for name in names:
+                    active, scheduled = speculation.requests[name], drafts.get(name, ())
+                    first = sum(map(len, rows))
+                    requests.append(VerifyRequest(active, first, scheduled, greedy))
+                    rows += [scores_of(two_of_three, got[name], scheduled), rows[0]]
+                scores = np.concatenate(rows)
+                steps = [requests] if together else [[each] for each in requests]
+                tokens = [each for step in steps for each in speculation.verify_step(scores, step)]
+                got = {name: got[name] + each for name, each in zip(names, tokens, strict=True)}
+                wanted = [ProposeRequest(name, POLICY) for name in names]
+                drafts = speculation.propose(wanted, 1.0)
+                assert len(drafts) == len(names)
+            speculation.close()
+        return list(got.values())
+
+    assert texts(together=True) == texts(together=False)

@@ -16,6 +16,7 @@ from draftwire.cli.sizes import framed_bytes, payload_bytes
 from draftwire.errors import ExitCode
 from draftwire.wire.fields import POSITION_TABLE
 from draftwire.wire.registry import Layout
+from tools import signatures
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("spec/*.md")])
@@ -106,6 +107,10 @@ def test_python_blocks_parse_and_import_what_exists(document: Path) -> None:
                 assert names <= set(draftwire.__all__)
             elif node.module.startswith("draftwire."):
                 assert all(resolves(f"{node.module}.{name}") for name in names), names
+
+
+def test_the_signatures_are_those_of_the_code() -> None:
+    assert signatures.main(["--check"]) == 0, "run `python -m tools.signatures`"
 
 
 def test_the_exit_codes_of_the_table_are_all_of_them() -> None:

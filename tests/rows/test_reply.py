@@ -82,7 +82,7 @@ def refused_q(q: bytes, layout: Layout, support: int, entries: int, token: int) 
     return caught.value.code
 
 
-ONE, ZERO, HALF_BITS, TICKET = bits_of(1.0), 0, bits_of(0.5), bits_of(2.0**-24)
+ONE, ZERO, HALF_BITS, UNIT = bits_of(1.0), 0, bits_of(0.5), bits_of(2.0**-24)
 NEGATIVE_ZERO, NAN, INFINITY = bits_of(-0.0), 0x7FC00000, bits_of(float("inf"))
 PAD = [-1], [0]
 
@@ -112,11 +112,11 @@ SPARSE_REFUSALS: dict[str, tuple[Sequence[int], Sequence[int], int, CODE]] = {
     "negative subnormal": ([4, 5], [1 << 31 | 1, ONE], 5, CODE.NEGATIVE_Q),
     "-0.0": ([4, 5], [ONE, NEGATIVE_ZERO], 4, CODE.NEGATIVE_ZERO_Q),
     "a third": ([4, 5], [bits_of(1 / 3), bits_of(2 / 3)], 4, CODE.NON_DYADIC_Q),
-    "half a ticket": ([4, 5], [bits_of(2.0**-25), ONE], 5, CODE.NON_DYADIC_Q),
+    "half a count": ([4, 5], [bits_of(2.0**-25), ONE], 5, CODE.NON_DYADIC_Q),
     "subnormal": ([4, 5], [1, ONE], 5, CODE.NON_DYADIC_Q),
     "zero entry": ([4, 5], [ONE, ZERO], 4, CODE.ZERO_COUNT_ENTRY),
-    "a ticket too few": ([4, 5], [HALF_BITS, bits_of(0.5 - 2.0**-24)], 4, CODE.WRONG_MASS),
-    "a ticket too many": ([4, 5, 6], [HALF_BITS, HALF_BITS, TICKET], 4, CODE.WRONG_MASS),
+    "a count too small": ([4, 5], [HALF_BITS, bits_of(0.5 - 2.0**-24)], 4, CODE.WRONG_MASS),
+    "a count too large": ([4, 5, 6], [HALF_BITS, HALF_BITS, UNIT], 4, CODE.WRONG_MASS),
     "two": ([4], [bits_of(2.0)], 4, CODE.WRONG_MASS),
     "the largest number": ([4], [0x7F7FFFFF], 4, CODE.WRONG_MASS),
     "three times 2^127": ([4, 5, 6], [bits_of(2.0**127)] * 3, 4, CODE.WRONG_MASS),
@@ -141,13 +141,13 @@ DENSE_REFUSALS: dict[str, tuple[dict[int, int], int, CODE]] = {
     "minus one beside two": ({0: bits_of(2.0), 1: bits_of(-1.0)}, 0, CODE.NEGATIVE_Q),
     "-0.0": ({5: NEGATIVE_ZERO}, 0, CODE.NEGATIVE_ZERO_Q),
     "subnormal": ({5: 1}, 0, CODE.NON_DYADIC_Q),
-    "half a ticket": ({5: bits_of(2.0**-25)}, 0, CODE.NON_DYADIC_Q),
-    "between tickets": ({5: bits_of(1.5 * 2.0**-24)}, 0, CODE.NON_DYADIC_Q),
+    "half a count": ({5: bits_of(2.0**-25)}, 0, CODE.NON_DYADIC_Q),
+    "between counts": ({5: bits_of(1.5 * 2.0**-24)}, 0, CODE.NON_DYADIC_Q),
     "just over half": ({0: HALF_BITS, 1: HALF_BITS + 1}, 0, CODE.WRONG_MASS),
     "just under half": ({0: HALF_BITS, 1: HALF_BITS - 1}, 0, CODE.NON_DYADIC_Q),
     "just under one": ({0: ONE - 1}, 0, CODE.WRONG_MASS),
     "just over one": ({0: ONE + 1}, 0, CODE.WRONG_MASS),
-    "a ticket too many": ({1: TICKET}, 0, CODE.WRONG_MASS),
+    "a count too large": ({1: UNIT}, 0, CODE.WRONG_MASS),
     "two": ({0: bits_of(2.0)}, 0, CODE.WRONG_MASS),
     "above two": ({0: bits_of(2.5)}, 0, CODE.WRONG_MASS),
     "a hundred and twenty-eight": ({0: bits_of(128.0)}, 0, CODE.WRONG_MASS),
@@ -171,7 +171,7 @@ def test_v19_each_rejection_of_a_dense_row_has_its_code(name: str) -> None:
 
 
 def test_a_dense_row_of_2_to_16_twos_does_not_overflow() -> None:
-    """Sums are 64 bits wide: 2^32 tickets too many in all, and no wrap to the right mass."""
+    """Sums are 64 bits wide: 2^32 too many in all, and no wrap to the right mass."""
     width = 129 + 2**16
     values = np.zeros(width, np.float32)
     values[:128] = 2.0
@@ -186,7 +186,7 @@ def test_a_dense_row_of_2_to_16_twos_does_not_overflow() -> None:
 
 @pytest.mark.parametrize("at", range(1, 3))
 @pytest.mark.parametrize(("pad_id", "pad_bits"), [(0, 0), (-2, 0), (10, 0), (-1, NEGATIVE_ZERO),
-                                                  (-1, TICKET), (-1, NAN)])  # fmt: skip
+                                                  (-1, UNIT), (-1, NAN)])  # fmt: skip
 def test_pads_are_exact(at: int, pad_id: int, pad_bits: int) -> None:
     ids, values = [4, -1, -1], [ONE, 0, 0]
     ids[at], values[at] = pad_id, pad_bits
@@ -227,8 +227,8 @@ def test_x46_a_byte_swapped_row_is_refused() -> None:
         assert refused_q(swapped, Layout.SPARSE, 3, 2, 4)
 
 
-def test_every_number_of_tickets_and_only_those() -> None:
-    """All 2^24 + 1 counts are numbers of tickets; beside each, the next binary32 up is one or not
+def test_every_count_and_only_those() -> None:
+    """All 2^24 + 1 counts are binary32 numbers; beside each, the next binary32 up is one or not
     exactly as the rational says. Every other exponent is covered at its edges.
     """
     counts = np.arange(TOTAL + 1, dtype=np.int64)
@@ -321,7 +321,7 @@ def test_any_reply_is_the_same_rows_or_the_same_one_error(data: st.DataObject) -
     tokens = [data.draw(st.sampled_from(row.ids)) for row in rows]
     encoded = [list(row) for row in plain.encode_reply_rows(rows, tokens, 9, layout, 5)]
     edges = st.sampled_from(
-        [0, 1, ONE, HALF_BITS, TICKET, NAN, INFINITY, NEGATIVE_ZERO, 2**32 - 1, 2**31, V, 4]
+        [0, 1, ONE, HALF_BITS, UNIT, NAN, INFINITY, NEGATIVE_ZERO, 2**32 - 1, 2**31, V, 4]
     )
     for row in encoded:
         words = list(struct.unpack(f"<{len(row[4]) // 4}I", row[4]))

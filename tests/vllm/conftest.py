@@ -19,7 +19,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from draftwire.engines.hf.loader import embedded_folder
-from draftwire.engines.vllm.speculation import ActiveRequest, SpeculationState
+from draftwire.engines.vllm.speculation import SpeculationState, VerifyRequest
 from tests.vllm.engines import remote_arguments, runner_of, running, serving, toy_drafter
 from tests.vllm.models import tiny_folder
 from tests.vllm.proxies import Line
@@ -91,26 +91,23 @@ class Judged:
 
 @pytest.fixture
 def record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Judged]:
-    """Keep every row that reaches the ledger, with the request and the text it stands for."""
+    """Keep every row that is judged, with the request and the text it stands for."""
     kept: list[Judged] = []
-    judge = SpeculationState.judge
+    verify_step = SpeculationState.verify_step
     runner = runner_of(bench.engine)
 
     def keeping(
-        self: SpeculationState,
-        active: ActiveRequest,
-        scores: np.ndarray,
-        scheduled: Sequence[int],
-        *,
-        greedy: bool,
-    ) -> list[int]:
-        name = next(key for key, value in self.requests.items() if value is active)
-        state = runner.requests[name]
-        prompt, output = tuple(state.prompt_token_ids), tuple(state.output_token_ids)
-        for row in range(len(scheduled) + 1):
-            text = (*output, *scheduled[:row])
-            kept.append(Judged(state.sampling_params, prompt, text, row, scores[row].copy()))
-        return judge(self, active, scores, scheduled, greedy=greedy)
+        self: SpeculationState, scores: Any, requests: Sequence[VerifyRequest]
+    ) -> list[tuple[int, ...]]:
+        for each in requests:
+            name = next(key for key, value in self.requests.items() if value is each.active)
+            state = runner.requests[name]
+            prompt, output = tuple(state.prompt_token_ids), tuple(state.output_token_ids)
+            for row in range(len(each.scheduled) + 1):
+                text = (*output, *each.scheduled[:row])
+                p = scores[each.first_row + row].numpy().copy()
+                kept.append(Judged(state.sampling_params, prompt, text, row, p))
+        return verify_step(self, scores, requests)
 
-    monkeypatch.setattr(SpeculationState, "judge", keeping)
+    monkeypatch.setattr(SpeculationState, "verify_step", keeping)
     return kept

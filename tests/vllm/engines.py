@@ -94,9 +94,9 @@ def runner_of(engine: Any) -> Any:
     return engine.llm_engine.model_executor.driver_worker.worker.model_runner
 
 
-def ledger_of(engine: Any) -> Any:
-    """The ledger of an LLM that drafts remotely."""
-    return runner_of(engine).drafter.ledger
+def speculation_of(engine: Any) -> Any:
+    """The speculation of an LLM that drafts remotely."""
+    return runner_of(engine).drafter.speculation
 
 
 def texts(engine: Any, prompts: Sequence[Sequence[int]], parameters: Any) -> list[tuple[int, ...]]:

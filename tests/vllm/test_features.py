@@ -18,7 +18,7 @@ from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 from draftwire.engines.vllm.speculation import SpeculationState
 from tests.vllm.conftest import Bench, Judged
-from tests.vllm.engines import ledger_of, remote_arguments, running, texts
+from tests.vllm.engines import remote_arguments, running, speculation_of, texts
 from tests.vllm.models import END, WORDS
 from tests.vllm.reference import worst_of
 from tests.vllm.test_laws import SCHEMA
@@ -141,7 +141,7 @@ def test_a_seed_repeats_its_text_while_there_is_no_drafter(
     asked = [seeded(seed, max_tokens=20) for seed in range(12)]
     greedy = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
     drafted = texts(bench.engine, [PROMPT] * 13, [*asked, greedy])
-    monkeypatch.setattr(SpeculationState, "propose", lambda self, wishes, deadline: {})
+    monkeypatch.setattr(SpeculationState, "propose", lambda self, requests_of_step, deadline: {})
     alone = [texts(bench.engine, [PROMPT], [one])[0] for one in asked]
     together = texts(bench.engine, [PROMPT] * 13, [*asked, greedy])
     assert together[:12] == alone
@@ -181,10 +181,10 @@ def test_named_ids_are_shown_beside_the_largest_of_others(bench: Bench) -> None:
 def test_what_vllm_refuses_of_a_request_is_refused_in_its_words(
     bench: Bench, more: dict[str, Any], says: str
 ) -> None:
-    before = set(ledger_of(bench.engine).requests)
+    before = set(speculation_of(bench.engine).requests)
     with pytest.raises((VLLMValidationError, ValueError), match=says):
         texts(bench.engine, [PROMPT], [SamplingParams(max_tokens=4, **more)])
-    assert set(ledger_of(bench.engine).requests) <= before
+    assert set(speculation_of(bench.engine).requests) <= before
 
 
 class Biased(AdapterLogitsProcessor):

@@ -18,12 +18,12 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample import rejection_sampler
 
 from draftwire.engines.vllm import repairs
-from draftwire.engines.vllm.speculation import ActiveRequest, SpeculationState
+from draftwire.engines.vllm.speculation import SpeculationState, VerifyRequest
 from draftwire.kernels import cpu
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 from tests.vllm.conftest import Bench, Judged
-from tests.vllm.engines import ledger_of, texts
+from tests.vllm.engines import speculation_of, texts
 from tests.vllm.models import END
 from tests.vllm.reference import Text, p_value, worst_of
 
@@ -94,50 +94,52 @@ def test_p_of_every_row_is_the_models_own_at_that_place(bench: Bench, record: li
 
 
 def test_a_mixed_batch_has_the_law_of_each_request(bench: Bench) -> None:
+    speculation = speculation_of(bench.engine)
+    misses = dict(speculation.metrics.labelled("misses"))
     got = sample(bench, KINDS, N)
-    ledger = ledger_of(bench.engine)
     values = {name: p_value(law_of(bench, name), got[name]) for name in KINDS}
-    print(values, {name: ledger.tally[name] for name in ("accepted_tokens", "truncated_tokens")})
+    counts = {name: speculation.metrics[name] for name in ("accepted_tokens", "truncated_tokens")}
+    print(values, counts)
     assert all(value > ALPHA for value in values.values()), values
     assert len(set(got["greedy"])) == 1
-    assert ledger.tally["accepted_tokens"] > 0
-    assert ledger.tally["truncated_tokens"] > 0  # steps of this engine are too small for all drafts
+    # Steps of this engine are too small for all drafts.
+    assert counts["accepted_tokens"] > 0 and counts["truncated_tokens"] > 0
+    assert speculation.metrics.labelled("misses") == misses  # whatever is cut off, none is lost
     bench.engine.llm_engine.step()  # vLLM tells its workers of ends with the next step
-    assert not ledger.requests
+    assert not speculation.requests
 
 
 def test_the_law_holds_while_the_drafter_dies_at_random(bench: Bench) -> None:
-    ledger = ledger_of(bench.engine)
+    speculation = speculation_of(bench.engine)
     bench.line.breaks = 20_000.0  # bytes, on the mean: replies have one size, whatever is in them
-    before = dict(ledger.tally.labelled("misses"))
+    before = dict(speculation.metrics.labelled("misses"))
     try:
         got = sample(bench, {name: KINDS[name] for name in ("plain", "top-p")}, N)
     finally:
         bench.line.breaks = None
     values = {name: p_value(law_of(bench, name), texts) for name, texts in got.items()}
-    print(values, bench.line.cuts, ledger.tally.labelled("misses"))
+    print(values, bench.line.cuts, speculation.metrics.labelled("misses"))
     assert all(value > ALPHA for value in values.values()), values
     assert bench.line.cuts > 3
-    assert ledger.tally.labelled("misses") != before
-
-
-def uniform(self: Any, drafted: Any) -> Any:
-    """A q in place of the one that the drafts were drawn from."""
-    policy = ProposalPolicy(Layout.SPARSE, 1, 1.0, support=8)
-    row = cpu.quantise(np.zeros(8, np.float32), policy)
-    object.__setattr__(drafted, "rows", (row,) * len(drafted.tokens))
-    return drafted
+    assert speculation.metrics.labelled("misses") != before
 
 
 def test_another_q_than_the_drafts_were_drawn_from_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verified = SpeculationState._verified
+    verify_step = SpeculationState.verify_step
+    policy = ProposalPolicy(Layout.SPARSE, 1, 1.0, support=8)
+    uniform = cpu.quantise(np.zeros(8, np.float32), policy)
 
-    def replaced(self: SpeculationState, active: ActiveRequest, proposal: Any, *rest: Any) -> Any:
-        return verified(self, active, uniform(self, proposal), *rest)
+    def replaced(
+        self: SpeculationState, scores: Any, requests: Sequence[VerifyRequest]
+    ) -> list[tuple[int, ...]]:
+        for proposal in (each.active.proposal for each in requests):
+            if proposal is not None:
+                object.__setattr__(proposal, "rows", (uniform,) * len(proposal.tokens))
+        return verify_step(self, scores, requests)
 
-    monkeypatch.setattr(SpeculationState, "_verified", replaced)
+    monkeypatch.setattr(SpeculationState, "verify_step", replaced)
     got = sample(bench, {"plain": KINDS["plain"]}, N)
     assert p_value(law_of(bench, "plain"), got["plain"]) < 1e-10
 
@@ -145,19 +147,14 @@ def test_another_q_than_the_drafts_were_drawn_from_is_found(
 def test_another_temperature_than_the_requests_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = SpeculationState.judge
+    verify_step = SpeculationState.verify_step
 
     def untempered(
-        self: SpeculationState,
-        active: ActiveRequest,
-        scores: np.ndarray,
-        scheduled: Sequence[int],
-        *,
-        greedy: bool,
-    ) -> list[int]:
-        return judge(self, active, scores * np.float32(0.7), scheduled, greedy=greedy)
+        self: SpeculationState, scores: Any, requests: Sequence[VerifyRequest]
+    ) -> list[tuple[int, ...]]:
+        return verify_step(self, scores * 0.7, requests)
 
-    monkeypatch.setattr(SpeculationState, "judge", untempered)
+    monkeypatch.setattr(SpeculationState, "verify_step", untempered)
     got = sample(bench, {"cool": KINDS["cool"]}, N)
     assert p_value(law_of(bench, "cool"), got["cool"]) < 1e-10
 

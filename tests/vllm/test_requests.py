@@ -14,8 +14,9 @@ from vllm import SamplingParams
 
 from draftwire.engines.vllm.batch_breaker import BatchBreaker
 from draftwire.transport.tcp import Address, free_address
+from draftwire.verifier.drafter import MissReason
 from tests.vllm.conftest import Bench
-from tests.vllm.engines import ledger_of, runner_of, texts
+from tests.vllm.engines import runner_of, speculation_of, texts
 from tests.vllm.servers import start_drafter
 
 LONG = 50
@@ -68,42 +69,43 @@ def test_r14_unseeded_requests_are_independent(bench: Bench) -> None:
 
 
 def test_chunks_of_a_prompt_propose_nothing(bench: Bench) -> None:
-    ledger = ledger_of(bench.engine)
-    rounds = ledger.tally["rounds"]
+    speculation = speculation_of(bench.engine)
+    rounds = speculation.metrics["rounds"]
     # 440 tokens, of which a step takes 100
     prompts = [[(row + place) % 8 for place in range(55)] for row in range(8)]
     got = texts(bench.engine, prompts, [seeded(seed, max_tokens=2) for seed in range(8)])
     assert [len(text) for text in got] == [2] * 8
-    assert 8 <= ledger.tally["rounds"] - rounds <= 16  # one or two rounds each, none for a chunk
+    # One or two rounds each, none for a chunk.
+    assert 8 <= speculation.metrics["rounds"] - rounds <= 16
 
 
 def test_l26_sessions_end_with_their_requests_however_they_end(bench: Bench) -> None:
-    ledger, engine = ledger_of(bench.engine), bench.engine.llm_engine
+    speculation, engine = speculation_of(bench.engine), bench.engine.llm_engine
     for name in ("finishes", "aborted"):
         engine.add_request(name, {"prompt_token_ids": [3, 4]}, seeded(1, max_tokens=12))
     for _ in range(3):
         engine.step()
-    assert len(ledger.requests) == 2
+    assert len(speculation.requests) == 2
     engine.abort_request(["aborted"])
     while engine.has_unfinished_requests():
         engine.step()
     engine.step()  # the engine tells its workers of ends with the next step
-    assert not ledger.requests
-    assert ledger.tally["sessions"] == 0
-    assert not ledger.client.open_requests
+    assert not speculation.requests
+    assert speculation.metrics["sessions"] == 0
+    assert not speculation.client.open_requests
 
 
 def test_l31_nothing_is_asked_for_once_a_text_has_ended(bench: Bench) -> None:
-    ledger = ledger_of(bench.engine)
+    speculation = speculation_of(bench.engine)
     one = SamplingParams(
         temperature=1.0, seed=3, max_tokens=LONG, stop_token_ids=[0, 2, 3, 4, 5, 6, 7]
     )
-    before = ledger.tally["drafted_rounds"]
+    before = speculation.metrics["drafts"]
     assert len(texts(bench.engine, [(3, 4)], [one])[0]) <= 2
-    assert ledger.tally["drafted_rounds"] == before
+    assert speculation.metrics["drafts"] == before
     two = seeded(3, max_tokens=2)  # the second token has no room for a draft before it
     texts(bench.engine, [(3, 4)], [two])
-    assert ledger.tally["drafted_rounds"] == before
+    assert speculation.metrics["drafts"] == before
 
 
 def test_t35_texts_reach_the_end_of_the_context(bench: Bench) -> None:
@@ -114,24 +116,25 @@ def test_t35_texts_reach_the_end_of_the_context(bench: Bench) -> None:
 
 
 def test_vllms_counters_and_ours_agree(bench: Bench) -> None:
-    ledger = ledger_of(bench.engine)
-    vllm, ours = spec_counters(bench.engine), ledger.tally["accepted_tokens"]
-    whole = ledger.tally["drafted_tokens"]
+    speculation = speculation_of(bench.engine)
+    vllm, ours = spec_counters(bench.engine), speculation.metrics["accepted_tokens"]
+    whole = speculation.metrics["proposed_tokens"]
     texts(bench.engine, [(3, 4)] * 10, [seeded(seed) for seed in range(10)])
     now = spec_counters(bench.engine)
     drafted = now["draft_tokens"] - vllm["draft_tokens"]
     accepted = now["accepted_tokens"] - vllm["accepted_tokens"]
-    assert accepted == ledger.tally["accepted_tokens"] - ours > 0
-    assert 0 <= ledger.tally["drafted_tokens"] - whole - drafted <= 30  # proposed for an ended text
+    assert accepted == speculation.metrics["accepted_tokens"] - ours > 0
+    # Some are proposed for a text that has ended.
+    assert 0 <= speculation.metrics["proposed_tokens"] - whole - drafted <= 30
     assert now["drafts"] > vllm["drafts"]
 
 
 @contextmanager
 def patience(bench: Bench, deadline: float) -> Iterator[list[float]]:
     """Set the deadline of a step, in seconds, and keep how long each waited for drafts."""
-    ledger, options = ledger_of(bench.engine), runner_of(bench.engine).drafter.options
+    speculation, options = speculation_of(bench.engine), runner_of(bench.engine).drafter.options
     waits: list[float] = []
-    propose, finish = type(ledger).propose, type(ledger).finish
+    propose, finish = type(speculation).propose, type(speculation).finish
 
     def timed(self: Any, *arguments: Any) -> Any:
         began = time.perf_counter()
@@ -145,8 +148,8 @@ def patience(bench: Bench, deadline: float) -> Iterator[list[float]]:
         waits.append(time.perf_counter() - began)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(ledger), "propose", timed)
-        patch.setattr(type(ledger), "finish", ended)
+        patch.setattr(type(speculation), "propose", timed)
+        patch.setattr(type(speculation), "finish", ended)
         usual = options.deadline
         object.__setattr__(options, "deadline", deadline)
         try:
@@ -156,8 +159,8 @@ def patience(bench: Bench, deadline: float) -> Iterator[list[float]]:
 
 
 def test_a_silent_drafter_costs_its_deadline_and_no_more(bench: Bench) -> None:
-    ledger = ledger_of(bench.engine)
-    misses = ledger.tally.labelled("misses").get("missed_deadline", 0)
+    speculation = speculation_of(bench.engine)
+    misses = speculation.metrics.labelled("misses").get("missed_deadline", 0)
     asked = [seeded(seed, max_tokens=12) for seed in range(6)]
     with patience(bench, 0.2) as waits:
         bench.line.silent = True
@@ -167,21 +170,25 @@ def test_a_silent_drafter_costs_its_deadline_and_no_more(bench: Bench) -> None:
             bench.line.silent = False
             bench.line.cut()
     assert [len(text) for text in got] == [12] * 6
-    assert ledger.tally.labelled("misses")["missed_deadline"] > misses
+    assert speculation.metrics.labelled("misses")["missed_deadline"] > misses
     assert 0.2 <= max(waits) < 0.35  # one deadline for all rows, not one a row
 
 
 def test_a_stopped_drafter_holds_no_step_beyond_the_deadline(bench: Bench, tiny: Path) -> None:
     """A process under SIGSTOP still takes connections and bytes; it answers nothing, not HELLO."""
-    ledger, engine, port = ledger_of(bench.engine), bench.engine.llm_engine, free_address().port
-    process, usual = start_drafter(tiny, port), ledger.client.address
-    ledger.client.address = Address("127.0.0.1", port)
+    speculation, engine, port = (
+        speculation_of(bench.engine),
+        bench.engine.llm_engine,
+        free_address().port,
+    )
+    process, usual = start_drafter(tiny, port), speculation.client.address
+    speculation.client.address = Address("127.0.0.1", port)
     bench.line.cut()
     try:
         for seed in range(6):
             engine.add_request(f"r{seed}", {"prompt_token_ids": [3, 4]}, seeded(seed))
-        before = ledger.tally["drafted_rounds"]
-        while ledger.tally["drafted_rounds"] < before + 12:
+        before = speculation.metrics["drafts"]
+        while speculation.metrics["drafts"] < before + 12:
             assert engine.has_unfinished_requests()
             engine.step()
         with patience(bench, 0.1) as waits:
@@ -189,7 +196,7 @@ def test_a_stopped_drafter_holds_no_step_beyond_the_deadline(bench: Bench, tiny:
             for _ in range(4):
                 engine.step()
             engine.abort_request(["r0"])
-            ledger.client._disconnect()  # and now it has to connect to what is stopped
+            speculation.client._disconnect()  # and now it has to connect to what is stopped
             while engine.has_unfinished_requests() and len(waits) < 30:
                 engine.step()
         print("the longest waits:", sorted(waits)[-4:])
@@ -197,50 +204,50 @@ def test_a_stopped_drafter_holds_no_step_beyond_the_deadline(bench: Bench, tiny:
         process.send_signal(signal.SIGCONT)
         while engine.has_unfinished_requests():
             engine.step()
-        before, end = ledger.tally["drafted_rounds"], time.monotonic() + 20
-        while ledger.tally["drafted_rounds"] == before and time.monotonic() < end:
+        before, end = speculation.metrics["drafts"], time.monotonic() + 20
+        while speculation.metrics["drafts"] == before and time.monotonic() < end:
             texts(bench.engine, [(3, 4)], [seeded(9, max_tokens=12)])
-        assert ledger.tally["drafted_rounds"] > before
+        assert speculation.metrics["drafts"] > before
     finally:
         process.kill()
         process.wait()
-        ledger.client.address = usual
+        speculation.client.address = usual
         engine.step()
 
 
 def test_drafting_that_does_not_pay_pauses_for_requests_without_a_seed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = ledger_of(bench.engine)
-    propose_all = type(ledger.client).propose_all
+    speculation = speculation_of(bench.engine)
+    propose_all = type(speculation.client).propose_all
 
     def slow(*arguments: Any) -> Any:
         time.sleep(0.02)
         return propose_all(*arguments)
 
-    monkeypatch.setattr(type(ledger.client), "propose_all", slow)
-    monkeypatch.setattr(ledger, "pace", BatchBreaker())
+    monkeypatch.setattr(type(speculation.client), "propose_all", slow)
+    monkeypatch.setattr(speculation, "breaker", BatchBreaker())
     texts(bench.engine, [(3, 4)] * 8, [seeded(None)] * 8)
-    paused = ledger.tally.labelled("misses")["not_worth"]
+    paused = speculation.metrics.labelled("misses")[MissReason.BREAKER_OPEN.value]
     assert paused > 8 * LONG // 2
-    steps = ledger.tally["drafting_steps"]
+    steps = speculation.metrics["drafting_steps"]
     texts(bench.engine, [(3, 4)], [seeded(1)])
-    assert ledger.tally["drafting_steps"] > steps + 5
-    assert ledger.tally.labelled("misses")["not_worth"] == paused
+    assert speculation.metrics["drafting_steps"] > steps + 5
+    assert speculation.metrics.labelled("misses")[MissReason.BREAKER_OPEN.value] == paused
 
 
 def test_t37_a_drafter_that_is_back_drafts_for_the_same_requests(bench: Bench) -> None:
-    ledger, engine = ledger_of(bench.engine), bench.engine.llm_engine
+    speculation, engine = speculation_of(bench.engine), bench.engine.llm_engine
     engine.add_request("lasting", {"prompt_token_ids": [3, 4]}, seeded(9))
     for _ in range(4):
         engine.step()
     bench.line.cut()
-    before = ledger.tally["drafted_rounds"]
+    before = speculation.metrics["drafts"]
     while engine.has_unfinished_requests():
         engine.step()
         time.sleep(0.02)
     engine.step()
-    assert ledger.tally["drafted_rounds"] > before
+    assert speculation.metrics["drafts"] > before
 
 
 def test_logprobs_are_those_of_the_reference(bench: Bench) -> None:

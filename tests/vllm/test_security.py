@@ -20,10 +20,10 @@ from draftwire.transport.tls import TlsFiles
 from testing.harness.certificates import fingerprint, tls_files
 from tests.vllm.engines import (
     engine_arguments,
-    ledger_of,
     remote_arguments,
     running,
     serving,
+    speculation_of,
     texts,
     toy_drafter,
 )
@@ -113,7 +113,7 @@ def test_an_engine_drafts_under_a_key(tiny: Path, keyed: str, keys: tuple[Path, 
     with running(tiny, **arguments) as engine:
         request = SamplingParams(max_tokens=12, seed=1, ignore_eos=True)
         assert len(texts(engine, [(3, 4)], [request])[0]) == 12
-        assert ledger_of(engine).tally["drafted_rounds"] > 0
+        assert speculation_of(engine).metrics["drafts"] > 0
 
 
 def test_an_engine_with_another_key_does_not_start(

@@ -120,8 +120,8 @@ def test_our_counters_stand_beside_vllms_and_agree_with_them(served: Served) -> 
     # Of a proposal that was cut off, ours counts a draft more: the one judged at the cut.
     vllm = total(samples, "vllm:spec_decode_num_accepted_tokens_total")
     assert vllm <= accepted <= vllm + total(samples, "draftwire:truncated_tokens_total")
-    drafted = total(samples, "draftwire:drafted_tokens_total")
-    judged = total(samples, "draftwire:verified_tokens_total")
+    drafted = total(samples, "draftwire:proposed_tokens_total")
+    judged = total(samples, "draftwire:draft_tokens_total")
     assert drafted == judged + total(samples, "draftwire:truncated_tokens_total")
     assert samples["draftwire:sessions"] == 0
     assert total(samples, "draftwire:sent_bytes_total") > 0
@@ -164,9 +164,9 @@ def test_a_drafter_killed_in_the_middle_costs_no_text(served: Served) -> None:
     away = {key: value for key, value in samples.items() if key.startswith("draftwire:misses")}
     assert any("no_connection" in key or "disconnected" in key for key in away)
     served.drafter = start_drafter(served.folder, served.port, "--psk-file", str(served.key))
-    before = total(metrics(served.url), "draftwire:drafted_rounds_total")
+    before = total(metrics(served.url), "draftwire:drafts_total")
     for seed in range(20, 80):
         served.text(seed=seed, max_tokens=16)
-        if total(metrics(served.url), "draftwire:drafted_rounds_total") > before:
+        if total(metrics(served.url), "draftwire:drafts_total") > before:
             return
     raise AssertionError("the drafter is back, and nothing is drafted")

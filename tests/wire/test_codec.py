@@ -268,7 +268,7 @@ def test_hello_refusals(changes: dict[str, Any], code: ProtocolErrorCode) -> Non
 
 
 def test_hello_versions_carry_their_own_layouts_alone() -> None:
-    """P5: v1 is ids alone, v2 is q; nobody upgrades."""
+    """P5: v1 is ids alone, v2 is q; neither becomes the other."""
     ids_only = replace(VERIFIER, layouts=LayoutSet.IDS_ONLY)
     assert decoded(ids_only, None, WireVersion.V1) == ids_only
     for hello, version in ((ids_only, V2), (VERIFIER, WireVersion.V1)):

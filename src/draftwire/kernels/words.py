@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,11 +16,18 @@ from draftwire.exact.words import (
     RequestKey,
     WordSource,
 )
-from draftwire.kernels.cpu.philox import first_words as first_words_of
 from draftwire.kernels.jit import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_U32: Final = np.uint64(0xFFFFFFFF)
+_MULTIPLIER_0: Final = np.uint64(0xD2511F53)
+_MULTIPLIER_1: Final = np.uint64(0xCD9E8D57)
+_WEYL_0: Final = np.uint64(0x9E3779B9)
+_WEYL_1: Final = np.uint64(0xBB67AE85)
+_HALF: Final = np.uint64(32)
+_SHIFT: Final = np.uint64(32 - WORD_BITS)
 
 
 def first_words(
@@ -68,8 +75,8 @@ def fill_words(
 ) -> None:
     """Word number 0 of each position from ``first_position`` on, into ``words``."""
     for index in range(words.size):
-        both = first_words_of(low, high, generation, round_, first_position + index)
-        words[index] = both >> WORD_BITS
+        lane, _ = _lanes(low, high, generation, round_, first_position + index)
+        words[index] = np.int64(lane >> _SHIFT)
 
 
 def first_bits(
@@ -81,7 +88,8 @@ def first_bits(
     """
     fits = (generation | round_ | position) >> 32 == 0
     if fits and isinstance(source, KeyedWords) and source.bits == WORD_BITS:
-        return first_words_of(*source.key(domain), generation, round_, position)
+        low, high = source.key(domain)
+        return int(_first_bits(low, high, generation, round_, position))
     upper, lower = islice(source.words(Address(generation, round_, position, domain)), 2)
     return upper << WORD_BITS | lower
 
@@ -89,3 +97,29 @@ def first_bits(
 def prepare() -> None:
     """Compile what reads the words of a round, or load it from the cache."""
     first_bits(KeyedWords(RequestKey(0)), 1, 1, 0, Domain.TARGET_ONLY)
+
+
+@compiled
+def _first_bits(low: int, high: int, generation: int, round_: int, position: int) -> int:
+    lane_0, lane_1 = _lanes(low, high, generation, round_, position)
+    return int(np.int64(lane_0 >> _SHIFT) << WORD_BITS | np.int64(lane_1 >> _SHIFT))
+
+
+@compiled
+def _lanes(
+    low: int, high: int, generation: int, round_: int, position: int
+) -> tuple[np.uint64, np.uint64]:
+    """The first two lanes of the first block at an address."""
+    c0, c1 = np.uint64(0), np.uint64(position)
+    c2, c3 = np.uint64(round_), np.uint64(generation)
+    k0, k1 = np.uint64(low), np.uint64(high)
+    for _ in range(10):
+        product_0 = _MULTIPLIER_0 * c0
+        product_1 = _MULTIPLIER_1 * c2
+        c0 = (product_1 >> _HALF) ^ c1 ^ k0
+        c1 = product_1 & _U32
+        c2 = (product_0 >> _HALF) ^ c3 ^ k1
+        c3 = product_0 & _U32
+        k0 = (k0 + _WEYL_0) & _U32
+        k1 = (k1 + _WEYL_1) & _U32
+    return c0, c1

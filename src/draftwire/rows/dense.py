@@ -14,7 +14,7 @@ from draftwire.rows.values import NON_DYADIC_Q, OK, SCALE, UNIT, mass_code, valu
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from draftwire.rows.reply import Counts
+    from draftwire.rows.values import Counts
 
 _BLOCK: Final = 4096  # entries; what a block reads and writes fits the first cache
 _NO_COUNT: Final = np.int32(-1 << 25)  # bits that no count up to 2^25 - 1 has

@@ -14,7 +14,7 @@ from draftwire.wire.registry import TOTAL
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from draftwire.rows.reply import Counts
+    from draftwire.rows.values import Counts
 
 
 def entries(shard: Shard, support: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ words are views of the bytes, as hosts and the wire are little-endian.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 import numpy as np
 
@@ -31,8 +31,7 @@ from draftwire.wire.registry import PAD_ID, TOTAL, Layout
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Counts: TypeAlias = tuple[NDArray[np.int32] | None, NDArray[np.int32]]
-    """Global ids (None = one count for each id of the shard) and their counts."""
+    from draftwire.rows.values import Counts
 
 _CODE: Final = ProtocolErrorCode
 _HEAD: Final = POSITION_TABLE.bytes // 4  # words of a row before its q

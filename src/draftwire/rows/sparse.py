@@ -16,7 +16,7 @@ from draftwire.wire.registry import PAD_ID, TOTAL
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from draftwire.rows.reply import Counts
+    from draftwire.rows.values import Counts
 
 _DUPLICATE_ID: Final = int(ProtocolErrorCode.DUPLICATE_ID)
 _UNSORTED_SUPPORT: Final = int(ProtocolErrorCode.UNSORTED_SUPPORT)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from draftwire.errors import ProtocolErrorCode
 from draftwire.kernels.jit import compiled
 from draftwire.wire.registry import TOTAL
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Counts: TypeAlias = tuple[NDArray[np.int32] | None, NDArray[np.int32]]
+    """Global ids (None = one count for each id of the shard) and their counts."""
 
 # Plain integers, because compiled loops know no enumerations.
 OK: Final = 0

@@ -141,50 +141,20 @@ def _read_step(payload: memoryview, agreed: Agreed) -> Step | None:
     if len(payload) < _STEP.size:
         return None
     (
-        session,
-        slot,
-        layout_number,
-        outcome_number,
-        generation,
-        round_,
-        anchor,
-        first_position,
-        depth,
-        accepted,
-        committed_round,
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        support,
-        context_version,
-        proposal_key,
-        digest,
-        base,
-        count,
-        hidden_rows,
-        reserved,
-    ) = _STEP.unpack_from(payload)
-    layout, outcome = _LAYOUTS.get(layout_number), _OUTCOMES.get(outcome_number)
+        session, slot, layout, outcome_number, generation, round_, anchor, first_position, depth,
+        accepted, committed_round, temperature, top_k, top_p, min_p, support, context_version,
+        proposal_key, digest, base, count, hidden_rows, reserved,
+    ) = _STEP.unpack_from(payload)  # fmt: skip
+    policy = _policy(layout, depth, temperature, support, top_k, top_p, min_p, agreed)
+    outcome = _OUTCOMES.get(outcome_number)
     if (
-        layout is None
+        policy is None
         or outcome is None
-        or layout not in agreed.offered
         or reserved
         or not (session and generation)
         or slot >= agreed.max_slots
         or not first_position == anchor + 1 == base + count
-        or not 1 <= depth <= agreed.max_depth
-        or not (
-            MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE
-            or (temperature == 0 and copysign(1.0, temperature) > 0)
-        )
-        or top_k > agreed.vocab_size
-        or not 1 <= top_p <= TOTAL
-        or min_p > TOTAL
-        or not (1 <= support <= agreed.max_support if layout in WITH_SUPPORT else support == 0)
-        or (layout is Layout.IDS_ONLY and (temperature or top_k or min_p or proposal_key))
-        or (layout is Layout.IDS_ONLY and top_p != TOTAL)
+        or (proposal_key and policy.layout is Layout.IDS_ONLY)
         or committed_round >= round_
         or (committed_round == 0) is not (outcome is Outcome.NONE)
         or accepted > agreed.max_depth
@@ -196,22 +166,42 @@ def _read_step(payload: memoryview, agreed: Agreed) -> Step | None:
     tokens = struct.unpack_from(f"<{count}i", payload, _STEP.size)
     if tokens and not (min(tokens) >= 0 and max(tokens) < agreed.vocab_size):
         return None
+    rider = CommitRider(committed_round, accepted, outcome)
+    hidden = payload[_STEP.size + 4 * count :] if hidden_rows else b""
     return Step(
-        session,
-        slot,
-        generation,
-        round_,
-        anchor,
-        ProposalPolicy(layout, depth, temperature, support, top_k, top_p, min_p),
-        CommitRider(committed_round, accepted, outcome),
-        context_version,
-        proposal_key,
-        digest,
-        base,
-        tokens,
-        hidden_rows,
-        payload[_STEP.size + 4 * count :] if hidden_rows else b"",
-    )
+        session, slot, generation, round_, anchor, policy, rider, context_version, proposal_key,
+        digest, base, tokens, hidden_rows, hidden,
+    )  # fmt: skip
+
+
+def _policy(
+    layout_number: int,
+    depth: int,
+    temperature: float,
+    support: int,
+    top_k: int,
+    top_p: int,
+    min_p: int,
+    agreed: Agreed,
+) -> ProposalPolicy | None:
+    """Return the policy of a STEP, None unless everything about it is right; v1's is greedy."""
+    layout = _LAYOUTS.get(layout_number)
+    if (
+        layout is None
+        or layout not in agreed.offered
+        or not 1 <= depth <= agreed.max_depth
+        or not (
+            MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE
+            or (temperature == 0 and copysign(1.0, temperature) > 0)
+        )
+        or top_k > agreed.vocab_size
+        or not 1 <= top_p <= TOTAL
+        or min_p > TOTAL
+        or not (1 <= support <= agreed.max_support if layout in WITH_SUPPORT else support == 0)
+        or (layout is Layout.IDS_ONLY and (temperature or top_k or top_p != TOTAL or min_p))
+    ):
+        return None
+    return ProposalPolicy(layout, depth, temperature, support, top_k, top_p, min_p)
 
 
 def _read_reply(payload: memoryview, agreed: Agreed) -> Reply | None:
@@ -219,23 +209,9 @@ def _read_reply(payload: memoryview, agreed: Agreed) -> Reply | None:
     if len(payload) < _REPLY.size:
         return None
     (
-        session,
-        slot,
-        layout_number,
-        reserved,
-        generation,
-        round_,
-        first_position,
-        digest,
-        context_version,
-        depth,
-        index,
-        shards,
-        reserved2,
-        begin,
-        end,
-        support,
-    ) = _REPLY.unpack_from(payload)
+        session, slot, layout_number, reserved, generation, round_, first_position, digest,
+        context_version, depth, index, shards, reserved2, begin, end, support,
+    ) = _REPLY.unpack_from(payload)  # fmt: skip
     layout = _LAYOUTS.get(layout_number)
     if (
         layout is None
@@ -259,22 +235,11 @@ def _read_reply(payload: memoryview, agreed: Agreed) -> Reply | None:
     if not sized or len(payload) != _REPLY.size + depth * (POSITION_TABLE.bytes + size):
         return None
     body = payload[_REPLY.size :]
+    rows = ReplyRows(body.tobytes() if len(body) < _COPY_BELOW else body, size)
     return Reply(
-        session,
-        slot,
-        layout,
-        generation,
-        round_,
-        first_position,
-        digest,
-        context_version,
-        index,
-        shards,
-        begin,
-        end,
-        support,
-        ReplyRows(body.tobytes() if len(body) < _COPY_BELOW else body, size),
-    )
+        session, slot, layout, generation, round_, first_position, digest, context_version, index,
+        shards, begin, end, support, rows,
+    )  # fmt: skip
 
 
 def _read_complete(payload: memoryview, agreed: Agreed) -> Complete | None:
@@ -282,44 +247,21 @@ def _read_complete(payload: memoryview, agreed: Agreed) -> Complete | None:
     if len(payload) != _COMPLETE.size:
         return None
     (
-        session,
-        slot,
-        status_number,
-        reserved,
-        generation,
-        round_,
-        first_position,
-        digest,
-        context_version,
-        size,
-        checksum,
-    ) = _COMPLETE.unpack_from(payload)
+        session, slot, status_number, reserved, generation, round_, first_position, digest,
+        context_version, size, checksum,
+    ) = _COMPLETE.unpack_from(payload)  # fmt: skip
     status = _STATUSES.get(status_number)
-    if (
-        status is None
-        or reserved
-        or not (session and generation and round_)
-        or slot >= agreed.max_slots
-    ):
-        return None
     if status is Status.OK:
         sized = checks.LEAST_REPLY_BYTES <= size <= agreed.max_reply_bytes
     else:
-        sized = size == checksum == 0
-    if not sized:
+        sized = status is not None and size == checksum == 0
+    named = session and generation and round_
+    if status is None or not sized or reserved or not named or slot >= agreed.max_slots:
         return None
     return Complete(
-        session,
-        slot,
-        status,
-        generation,
-        round_,
-        first_position,
-        digest,
-        context_version,
-        size,
+        session, slot, status, generation, round_, first_position, digest, context_version, size,
         checksum,
-    )
+    )  # fmt: skip
 
 
 _READERS: Final[dict[MessageType, Callable[[memoryview, Agreed], Message | None]]] = {

@@ -73,7 +73,7 @@ class RankedJob:
     generation: int
     round: int
     policy: ProposalPolicy
-    feed: tuple[int, ...]
+    new_tokens: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -161,9 +161,7 @@ def propose(
     words = [[_word(job, source, offset) for offset in range(job.policy.depth)] for job in jobs]
     drafts = _led(engine, jobs, Command.PROPOSE, words)
     whole = [drive(engine.group, _collected(engine.columns, draft)) for draft in drafts]
-    return [
-        finish_draft(engine.vocab_size, *each) for each in zip(jobs, drafts, whole, strict=True)
-    ]
+    return [proposal_of(engine.vocab_size, *each) for each in zip(jobs, drafts, whole, strict=True)]
 
 
 def propose_shards(
@@ -221,7 +219,7 @@ def _own_shard(shard: Shard, policy: ProposalPolicy, draft: RankedDraft) -> Shar
     return ShardDraft(shard, (*draft.tokens, *[0] * left), counts)
 
 
-def finish_draft(
+def proposal_of(
     vocab_size: int,
     job: DraftJob[RankedContext],
     ranked: RankedDraft,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from draftwire.errors import ConfigurationError
+from draftwire.kernels.registry import CHOICES
 from draftwire.session.slot_buffers import SlotPlan
 from draftwire.transport.security import SECURITY, Security, contradiction, security_of
 from draftwire.transport.tcp import Address
@@ -43,7 +44,8 @@ class Options:
     zero = any. security: the key or the certificates that the drafter was started with.
     breaker: pause drafting that costs more than it brings, of requests without a seed.
     derived_deadline: a round may take what earlier ones lead to expect, ``deadline`` at most.
-    slots: the memory for replies of all requests; None = as HELLO agrees.
+    slots: the memory for replies of all requests; None = as HELLO agrees. kernels: what judges the
+    rows of p; ``auto`` = by where they lie.
     """
 
     depth: int
@@ -57,6 +59,7 @@ class Options:
     breaker: bool = True
     derived_deadline: bool = False
     slots: SlotPlan | None = None
+    kernels: str = "auto"
 
     @classmethod
     def of(cls, vllm_config: Any) -> Options:
@@ -185,6 +188,12 @@ def _slots(value: Any) -> dict[str, Any]:
     return {"slots": SlotPlan(**given)}
 
 
+def _kernels(value: Any) -> dict[str, Any]:
+    if value not in CHOICES:
+        raise ConfigurationError(f"kernels must be one of {', '.join(CHOICES)}, not {value!r}")
+    return {"kernels": value}
+
+
 def _draft_identity(value: Any) -> dict[str, Any]:
     try:
         return {"draft_identity": parse_identity(value)}
@@ -224,6 +233,7 @@ _READERS: Final = {
     "breaker": _switch("breaker"),
     "derived_deadline": _switch("derived_deadline"),
     "slots": _slots,
+    "kernels": _kernels,
 }
 OPTIONS: Final = (*_READERS, *SECURITY)
 """What may stand under the key ``draftwire``."""

@@ -40,9 +40,9 @@ class Series:
 def _series() -> Iterator[Series]:
     yield Series("rounds", "Rounds of all requests: each ends with one token of the target's")
     yield Series("drafting_steps", "Steps of the engine that asked for drafts, of all rows at once")
-    yield Series("drafted_rounds", "Rounds with a proposal")
-    yield Series("drafted_tokens", "Drafts that arrived whole, validated and audited")
-    yield Series("verified_tokens", "Drafts that were held against the target's p")
+    yield Series("drafts", "Rounds with a proposal")
+    yield Series("proposed_tokens", "Drafts that arrived whole, validated and audited")
+    yield Series("draft_tokens", "Drafts that were held against the target's p")
     yield Series("truncated_tokens", "Drafts that the scheduler or a grammar cut off, not verified")
     yield Series("accepted_tokens", "Drafts that were accepted")
     yield Series("refused_rows", "Rows of p that are no distribution; vLLM's own choice stands")
@@ -53,7 +53,7 @@ def _series() -> Iterator[Series]:
     yield Series("verify_seconds", "Time spent on verification, the target's pass not included")
     yield Series("sessions", "Sessions open now", gauge=True)
     for position in range(MAX_DEPTH):
-        yield Series("accepted_position", "Accepted drafts", "position", str(position))
+        yield Series("accepted_tokens_per_pos", "Accepted drafts", "position", str(position))
     for reason in (*MissReason, *DropReason):
         yield Series("misses", "Rounds without a proposal", "reason", reason.value)
 
@@ -62,7 +62,7 @@ SERIES: Final = tuple(_series())
 _PLACES: Final = {(each.name, each.value): place for place, each in enumerate(SERIES)}
 
 
-class Tally:
+class WorkerMetrics:
     """The numbers of one worker; shared with the server once :meth:`share` has been called."""
 
     def __init__(self) -> None:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from draftwire.engines.vllm.batch_breaker import BatchBreaker
 from draftwire.engines.vllm.compatibility import require_vllm
 from draftwire.engines.vllm.config import KEY, WORKER, Options
-from draftwire.engines.vllm.metrics import Tally
 from draftwire.engines.vllm.policy import GREEDY_BELOW, policy_of, settings_of
 from draftwire.engines.vllm.speculation import ActiveRequest, ProposeRequest, SpeculationState
 from draftwire.engines.vllm.target import Target, describe
 from draftwire.errors import ConfigurationError, ProtocolError, TransportError
+from draftwire.kernels.registry import kernels_for
 from draftwire.transport.security import SECURITY
 from draftwire.transport.tcp import Address
 from draftwire.verifier.advice import security_advice
@@ -31,14 +31,14 @@ class Proposer:
     """vLLM's custom proposer; ``Worker`` attaches it to the model runner whose requests it serves.
 
     vllm_config: names the drafter. One rank, the one that vLLM takes its results from, asks and
-    decides; on the others the ledger is None. Raises ConfigurationError.
+    decides; on the others the speculation is None. Raises ConfigurationError.
     """
 
     def __init__(self, vllm_config: Any) -> None:
         """Read the configuration; nothing is dialled yet."""
         require_vllm()
         self.options = Options.of(vllm_config)
-        self.ledger: SpeculationState | None = None
+        self.speculation: SpeculationState | None = None
         self._config = vllm_config
         self._runner: Any = None
 
@@ -46,11 +46,14 @@ class Proposer:
         """Serve the requests of a model runner; ``decides``: on this rank."""
         self._runner = runner
         if decides:
+            kernels = kernels_for(self.options.kernels, runner.device)
             client = connect(self.options, describe(self._config), self._most_requests())
-            self.ledger = SpeculationState(
-                client, Tally(), pace=BatchBreaker() if self.options.breaker else None
+            self.speculation = SpeculationState(
+                client,
+                breaker=BatchBreaker() if self.options.breaker else None,
+                kernels=kernels,
             )
-            self.ledger.tally.share(
+            self.speculation.metrics.share(
                 self._config.instance_id, self._config.parallel_config.data_parallel_rank
             )
 
@@ -68,37 +71,37 @@ class Proposer:
     ) -> list[list[int]]:
         """Return the drafts of each row of the batch; rows that sampled nothing get none."""
         names = list(self._runner.input_batch.req_ids)
-        if self.ledger is None:
+        if self.speculation is None:
             return [[] for _ in names]
-        wishes = [
-            ProposeRequest(name, policy, self._bound(name))
+        wanted = [
+            ProposeRequest(name, policy, self._seeded(name))
             for row, (name, tokens) in enumerate(zip(names, sampled_token_ids, strict=True))
             if (policy := self._policy(name, tokens, int(num_tokens_no_spec[row]))) is not None
         ]
-        drafts = self.ledger.propose(wishes, self.options.deadline)
+        drafts = self.speculation.propose(wanted, self.options.deadline)
         return [list(drafts.get(name, ())) for name in names]
 
     def active(self, row: int) -> ActiveRequest:
         """Return the request in a row of the present batch, with its session, made if need be."""
-        ledger, batch = self.ledger, self._runner.input_batch
-        assert ledger is not None
+        speculation, batch = self.speculation, self._runner.input_batch
+        assert speculation is not None
         name, committed = batch.req_ids[row], int(batch.num_tokens_no_spec[row])
-        active = ledger.requests.get(name)
+        active = speculation.requests.get(name)
         state = self._runner.requests[name]
         settings = settings_of(state.sampling_params)
         if active is not None and active.committed == committed:
             if active.settings != settings:
-                ledger.use_settings(active, settings)
+                speculation.use_settings(active, settings)
             return active
         text = not state.mm_features and state.prompt_embeds is None
         tokens = batch.token_ids_cpu[row, :committed].tolist()
         seed = state.sampling_params.seed
-        return ledger.begin(name, tokens, seed, drafted=text, settings=settings)
+        return speculation.begin(name, tokens, seed, drafted=text, settings=settings)
 
     def close(self) -> None:
         """End every session and the connection."""
-        if self.ledger is not None:
-            self.ledger.close()
+        if self.speculation is not None:
+            self.speculation.close()
 
     # inside
 
@@ -107,9 +110,9 @@ class Proposer:
 
         Everything here depends on what is committed alone, never on a draft (law 4).
         """
-        ledger, state = self.ledger, self._runner.requests[name]
-        assert ledger is not None
-        active = ledger.requests.get(name)
+        speculation, state = self.speculation, self._runner.requests[name]
+        assert speculation is not None
+        active = speculation.requests.get(name)
         if not tokens or active is None or active.committed != committed:
             return None
         params, written = state.sampling_params, len(state.output_token_ids)
@@ -119,11 +122,11 @@ class Proposer:
         depth = min(self.options.depth, left - 1)
         if depth < 1 or (written >= params.min_tokens and _stops(params).intersection(tokens)):
             return None
-        client = ledger.client
+        client = speculation.client
         assert client is not None
         return policy_of(params, self.options, client.vocab_size, depth)
 
-    def _bound(self, name: str) -> bool:
+    def _seeded(self, name: str) -> bool:
         """Whether a request's text repeats from its seed, if its rounds are the same ones."""
         params = self._runner.requests[name].sampling_params
         return params.seed is not None and params.temperature >= GREEDY_BELOW

@@ -26,6 +26,7 @@ from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from draftwire.engines.vllm.policy import GREEDY_BELOW
 from draftwire.engines.vllm.proposer import Proposer
+from draftwire.engines.vllm.speculation import VerifyRequest
 
 Share = Callable[[torch.Tensor], torch.Tensor]
 """Makes the deciding rank's tensor that of every rank."""
@@ -50,7 +51,7 @@ class Sampler(RejectionSampler):
     ) -> SamplerOutput:
         """Return the tokens of every request, (B, most drafts + 1) int32, -1 behind the last.
 
-        logits: (drafts + B, V). draft_probs is not used: q is held as counts.
+        logits: (drafts + B, V), used up. draft_probs is not used: q is held as counts.
         """
         names = self._runner.input_batch.req_ids
         if len(names) != len(metadata.num_draft_tokens):  # vLLM warms up without requests
@@ -58,12 +59,15 @@ class Sampler(RejectionSampler):
         shape = (len(names), metadata.max_spec_len + 1)
         tokens = np.full(shape, PLACEHOLDER_TOKEN_ID, np.int32)
         logprobs = None
-        if self._proposer.ledger is not None:
+        if self._proposer.speculation is not None:
             raw = logits.to(torch.float32)
-            scores = self._scores(metadata, raw.clone(), sampling_metadata)
-            self._judge(tokens, metadata, scores, sampling_metadata)
-            kept = scores if self.is_processed_logprobs_mode else raw
-            logprobs = self._logprobs(metadata, kept, tokens, sampling_metadata)
+            shown = self._shows_logprobs(sampling_metadata)
+            copied = raw.clone() if shown and not self.is_processed_logprobs_mode else raw
+            scores = self._scores(metadata, copied, sampling_metadata)
+            self._verify(tokens, metadata, scores, sampling_metadata)
+            if shown:
+                kept = scores if self.is_processed_logprobs_mode else raw
+                logprobs = self._logprobs(metadata, kept, tokens, sampling_metadata)
         shared = self._share(torch.from_numpy(tokens)).to(logits.device)
         return SamplerOutput(sampled_token_ids=shared, logprobs_tensors=logprobs)
 
@@ -103,7 +107,7 @@ class Sampler(RejectionSampler):
         )
         return scores
 
-    def _judge(
+    def _verify(
         self,
         tokens: np.ndarray[Any, Any],
         metadata: SpecDecodeMetadata,
@@ -111,29 +115,39 @@ class Sampler(RejectionSampler):
         sampling: SamplingMetadata,
     ) -> None:
         """Fill in the tokens of every request; chunks of a prompt commit nothing."""
-        ledger = self._proposer.ledger
-        assert ledger is not None
-        rows = scores.cpu().numpy()
+        speculation = self._proposer.speculation
+        assert speculation is not None
         drafts = metadata.draft_token_ids.tolist()
         discarded = self._runner.discard_request_mask.np
         temperature = sampling.temperature
         greedy = None if temperature is None else (temperature < GREEDY_BELOW).tolist()
-        row, draft, judged_rows, emitted = 0, 0, 0, 0
+        places: list[int] = []
+        requests: list[VerifyRequest] = []
+        row = draft = 0
         for index, count in enumerate(metadata.num_draft_tokens):
             if discarded[index]:
                 tokens[index, 0] = 0  # vLLM takes it away again
             else:
-                judged = ledger.judge(
-                    self._proposer.active(index),
-                    rows[row : row + count + 1],
-                    drafts[draft : draft + count],
-                    greedy=greedy is None or greedy[index],
+                places.append(index)
+                requests.append(
+                    VerifyRequest(
+                        self._proposer.active(index),
+                        row,
+                        drafts[draft : draft + count],
+                        greedy=greedy is None or greedy[index],
+                    )
                 )
-                tokens[index, : len(judged)] = judged
-                judged_rows, emitted = judged_rows + 1, emitted + len(judged)
             row, draft = row + count + 1, draft + count
-        if ledger.pace is not None:
-            ledger.pace.ended(judged_rows, emitted)
+        committed = speculation.verify_step(scores, requests)
+        for index, each in zip(places, committed, strict=True):
+            tokens[index, : len(each)] = each
+        if speculation.breaker is not None:
+            speculation.breaker.ended(len(requests), sum(map(len, committed)))
+
+    @staticmethod
+    def _shows_logprobs(sampling: SamplingMetadata) -> bool:
+        """Whether a client asked to see any."""
+        return sampling.max_num_logprobs is not None or bool(sampling.logprob_token_ids)
 
     def _logprobs(
         self,
@@ -141,14 +155,12 @@ class Sampler(RejectionSampler):
         rows: torch.Tensor,
         tokens: np.ndarray[Any, Any],
         sampling: SamplingMetadata,
-    ) -> LogprobsTensors | None:
+    ) -> LogprobsTensors:
         """Return what a client asked to see, for every place of ``tokens``, in vLLM's own form.
 
         A request sees its largest, or the ids it names; vLLM's own rejection sampler forgets those.
         """
         largest, named = sampling.max_num_logprobs, sampling.logprob_token_ids
-        if largest is None and not named:
-            return None
         width = tokens.shape[1]
         counts = torch.tensor(metadata.num_draft_tokens) + 1
         first = torch.cumsum(counts, 0) - counts

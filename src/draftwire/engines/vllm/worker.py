@@ -68,12 +68,12 @@ class RunnerMixin:
         """
         updated = super()._update_states(scheduler_output)  # type: ignore[misc]
         self.input_batch.generators.clear()
-        ledger = self.drafter.ledger
-        if ledger is not None:
-            if ledger.pace is not None:
-                ledger.pace.began(comparable=reads_no_prompt(scheduler_output))
+        speculation = self.drafter.speculation
+        if speculation is not None:
+            if speculation.breaker is not None:
+                speculation.breaker.began(comparable=reads_no_prompt(scheduler_output))
             for name in scheduler_output.finished_req_ids:
-                ledger.finish(name)
+                speculation.finish(name)
         return updated
 
     def _input_fits_in_drafter(self, common_attn_metadata: Any) -> bool:
@@ -81,7 +81,7 @@ class RunnerMixin:
         return common_attn_metadata is not None
 
     def _get_spec_decode_draft_probs(self, spec_decode_metadata: Any) -> None:
-        """Q is in the ledger, as counts; there is no dense array of it."""
+        """Q is in the speculation, as counts; there is no dense array of it."""
 
 
 def reads_no_prompt(scheduler_output: Any) -> bool:
