@@ -148,7 +148,7 @@ def drafter_rank(
     )
     from draftwire.engines.parallel.group import join
     from draftwire.engines.parallel.mailbox import ShardMailbox
-    from draftwire.engines.parallel.reply import FollowingEngine, FollowingProgram, following
+    from draftwire.engines.parallel.reply import FollowerEngine, FollowerProgram, follower_thread
     from draftwire.errors import TransportError
     from draftwire.transport.tcp import listen
 
@@ -162,11 +162,11 @@ def drafter_rank(
         return
     config = DrafterConfig(shard_count=size if linked else 1)
     if rank:
-        shelf = ShardMailbox()
-        program = FollowingProgram(FollowingEngine(columns), config, shelf)
+        mailbox = ShardMailbox()
+        program = FollowerProgram(FollowerEngine(columns), config, mailbox)
         with DrafterServer(program, listen("127.0.0.1", 0)) as server:
             pipe.send(str(server.address))
-            with following(group, columns, server, shelf):
+            with follower_thread(group, columns, server, mailbox):
                 server.run()
         pipe.send("the leader is gone")
         return
@@ -193,11 +193,11 @@ def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay
     from draftwire.errors import TransportError
     from draftwire.kernels.shards.shard import even_shards
     from draftwire.verifier.breaker import Breaker, Choice
-    from draftwire.verifier.parallelism import Ownership
+    from draftwire.verifier.parallelism import Parallelism
     from draftwire.verifier.rank_client import RankClient
 
     columns = load_columns(embedded_folder("target"), rank, size)
-    group = join(rank, size, rendezvous)
+    group: Any = Counted(join(rank, size, rendezvous))
     pipe.send("ready")
 
     class Dawdling(RankClient):
@@ -254,7 +254,7 @@ def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay
         return
     while (told := pipe.recv()) is not None:
         client = linked(**told)
-        ownership = Ownership[told.get("ownership", "VOCABULARY")]
+        ownership = Parallelism[told.get("ownership", "VOCABULARY")]
         target = RankedTargetEngine(group, columns, ownership)
         target.end_tokens = frozenset()  # a text of the tests has its full length
         breaker = Choosing() if told.get("breaker") else None
@@ -270,6 +270,26 @@ def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay
             client.close()
 
 
+class Counted:
+    """A group that counts the bytes which its leader broadcasts, and sends to one rank alone."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self.broadcast_bytes = 0
+        self.sent_bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
+
+    def broadcast(self, values: Any) -> Any:
+        self.broadcast_bytes += values.nbytes
+        return self._group.broadcast(values)
+
+    def send(self, values: Any, rank: int) -> None:
+        self.sent_bytes += values.nbytes
+        self._group.send(values, rank)
+
+
 def _text(
     pipe: Connection,
     target: Any,
@@ -282,6 +302,7 @@ def _text(
     temperature: float = 1.0,
     deadline: float = 20.0,
     pause_at: int = -1,
+    support: int = 0,
     **processors: Any,
 ) -> tuple[tuple[int, ...], dict[str, Any]]:
     """One text by the leader; at token ``pause_at`` it waits until the test says go on."""
@@ -297,7 +318,8 @@ def _text(
             pipe.recv()
 
     sampling = Sampling(temperature=temperature, seed=seed, max_tokens=tokens, **processors)
-    policy = ProposalPolicy(Layout.DENSE, 3, 1.0)
+    policy = ProposalPolicy(Layout.SPARSE if support else Layout.DENSE, 3, 1.0, support)
+    before = target.group.broadcast_bytes, target.group.sent_bytes
     with ExitStack() as stack:
         drafter = links
         if links is None:
@@ -308,4 +330,8 @@ def _text(
             RankedGeneration(target, drafter, prompt, sampling, policy, on_emission=pause)
         )
         text = tuple(emission.token for emission in generation)
-    return text, generation.report.as_dict()
+    group, report = target.group, generation.report.as_dict()
+    report["broadcast_bytes"] = group.broadcast_bytes - before[0]
+    report["owner_bytes"] = group.sent_bytes - before[1]
+    report["vocab_size"] = target.vocab_size
+    return text, report

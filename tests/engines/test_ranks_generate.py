@@ -192,6 +192,36 @@ def test_processors_of_the_target_over_ranks(
             assert report["accepted"] > 0
 
 
+def test_qs_that_the_leader_passes_on_cross_as_ids_and_counts_and_to_their_owner_alone(
+    both: Both,
+) -> None:
+    """Of a round of three sparse q's (32 ids): 800 bytes, where 12 V were broadcast before."""
+    if both.linked:
+        return
+    rows = 3 * (8 + 32 * 8)
+    texts, owner_bytes = [], []
+    for parallelism in ("VOCABULARY", "REQUESTS", "REQUESTS"):
+        both.target.connect(both.addresses, linked=False, ownership=parallelism)
+        for _ in range(1 if parallelism == "VOCABULARY" else 2):  # of each rank, one request
+            text, report = both.target.write(support=32)
+            assert report["accepted"] > 0 and report["misses"] == {}
+            texts.append(text)
+            rounds = report["rounds"]
+            before = 12 * report["vocab_size"] * report["drafted_rounds"]
+            crossed = report["broadcast_bytes"] + report["owner_bytes"]
+            assert crossed < before / 5
+            if parallelism == "VOCABULARY":
+                assert report["owner_bytes"] == 0
+                assert report["broadcast_bytes"] <= rounds * (rows + 1000)
+            else:
+                owner_bytes.append(report["owner_bytes"])
+                assert report["broadcast_bytes"] <= rounds * 1000  # no q is in it
+                assert report["owner_bytes"] <= rounds * rows
+    assert len(set(texts)) == 1
+    assert sorted(map(bool, owner_bytes)) == [False, False, True, True]
+    both.target.connect(both.addresses, linked=False)
+
+
 def test_greedy_ranks_write_what_the_target_alone_writes(both: Both) -> None:
     drafted, report = both.target.write(temperature=0.0)
     both.target.connect(["127.0.0.1:9"] * 2, linked=False)

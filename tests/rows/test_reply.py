@@ -558,6 +558,21 @@ def test_a_token_for_each_row_and_a_position_that_is_a_u32(
         encode_rows([row], tokens, first_position, Layout.SPARSE, 1)
 
 
+def test_rows_of_one_reply_are_over_one_vocabulary_and_fit_their_slot() -> None:
+    point = Counts(V, TOTAL, (4,), (TOTAL,))
+    for is_dense in (False, True):
+        rows = [
+            QRow.of_counts(each, dense=is_dense)
+            for each in (point, replace(point, vocab_size=V + 1))
+        ]
+        for layout in (Layout.DENSE, Layout.SPARSE):
+            with pytest.raises(ValueError, match="one vocabulary"):
+                encode_rows(rows, [4, 4], 9, layout, 1)
+    for shape in ((2, V - 1), (2, V + 1), (1, V), (3, V)):
+        with pytest.raises(ValueError, match="do not fit"):
+            decode_rows(lying(Layout.DENSE), V, np.empty(shape, np.int32))
+
+
 def test_the_last_position_is_sent() -> None:
     row = QRow.of_counts(Counts(V, TOTAL, (4,), (TOTAL,)), dense=False)
     (sent,) = encode_rows([row], [4], 2**32 - 1, Layout.SPARSE, 1)

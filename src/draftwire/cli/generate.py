@@ -30,7 +30,7 @@ from draftwire.cli.ranks import rank_options, take_ranks
 from draftwire.cli.security import security_options, take_security
 from draftwire.cli.telemetry import take_telemetry, telemetry_options
 from draftwire.transport.security import SECURITY
-from draftwire.verifier.parallelism import Ownership
+from draftwire.verifier.parallelism import Parallelism
 from draftwire.wire.registry import MAX_TEMPERATURE, MIN_TEMPERATURE, Layout, WireVersion
 
 if TYPE_CHECKING:
@@ -214,6 +214,8 @@ The drafter away or another program: the run is target-only and says so; its law
 )
 @click.option(
     "--ownership",
+    "--parallelism",
+    "ownership",
     type=click.Choice(["vocabulary", "requests"]),
     help="What a rank judges: its columns, or whole requests.  [default: vocabulary]",
 )
@@ -271,7 +273,7 @@ def options_of(values: dict[str, Any]) -> GenerateOptions:
 def _take_links(values: dict[str, Any]) -> None:
     """Check where the ranks' drafters are, and who owns what. Raises click.UsageError."""
     links, ranks = values["rank_links"], values["ranks"]
-    values["ownership"] = Ownership[(values["ownership"] or "vocabulary").upper()]
+    values["ownership"] = Parallelism[(values["ownership"] or "vocabulary").upper()]
     if not links:
         return
     if values["drafter"] is not None:

@@ -25,7 +25,7 @@ from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.generate import Generation, generate
-from draftwire.verifier.parallelism import Ownership
+from draftwire.verifier.parallelism import Parallelism
 from draftwire.verifier.policy import policy_like
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import cut
@@ -66,7 +66,7 @@ class GenerateOptions:
     telemetry: TelemetryOptions
     ranks: RankOptions | None
     rank_links: tuple[Address, ...]
-    ownership: Ownership
+    ownership: Parallelism
 
 
 def sampling_of(options: GenerateOptions) -> Sampling:
@@ -234,7 +234,7 @@ def ranked_target(options: GenerateOptions) -> Iterator[tuple[Target, Any] | Non
                 RankClient(
                     options.rank_links[group.rank],
                     columns,
-                    None if options.ownership is Ownership.REQUESTS else shard,
+                    None if options.ownership is Parallelism.REQUESTS else shard,
                     deadline=options.deadline_ms / 1e3,
                     audit=options.audit,
                     max_depth=options.depth,

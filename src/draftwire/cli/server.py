@@ -105,7 +105,11 @@ def _serve_ranks(options: ServeOptions, config: DrafterConfig) -> None:
             propose_shards,
         )
         from draftwire.engines.parallel.mailbox import ShardMailbox
-        from draftwire.engines.parallel.reply import FollowingEngine, FollowingProgram, following
+        from draftwire.engines.parallel.reply import (
+            FollowerEngine,
+            FollowerProgram,
+            follower_thread,
+        )
 
         def say_ready(address: Address) -> None:
             which = f"rank {group.rank} " if options.rank_links else ""
@@ -124,11 +128,11 @@ def _serve_ranks(options: ServeOptions, config: DrafterConfig) -> None:
             follow_drafting(group, columns)
             return
         if group.rank:
-            shelf = ShardMailbox()
+            mailbox = ShardMailbox()
             run(
-                FollowingEngine(columns),
-                make=partial(FollowingProgram, shelf=shelf),
-                watch=lambda server: following(group, columns, server, shelf),
+                FollowerEngine(columns),
+                make=partial(FollowerProgram, mailbox=mailbox),
+                watch=lambda server: follower_thread(group, columns, server, mailbox),
             )
             return
         engine = RankedDraftEngine(group, columns)

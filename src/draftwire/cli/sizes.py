@@ -23,7 +23,7 @@ from draftwire.cli.options import (
     flag,
 )
 from draftwire.errors import ConfigurationError
-from draftwire.verifier.parallelism import PLACEMENTS
+from draftwire.verifier.parallelism import SHARDING_PLANS
 from draftwire.wire.agreement import q_bytes, reply_bytes
 from draftwire.wire.fields import PAYLOAD_TABLES
 from draftwire.wire.registry import (
@@ -109,9 +109,9 @@ class RankLine:
 
 
 def rank_table(vocab: int, depth: int, batch: int, gbps: float) -> list[RankLine]:
-    """Return both ownerships over both kinds of link (origin, "vocabulary-sharded TP2")."""
+    """Return every plan over two ranks (origin, "vocabulary-sharded TP2")."""
     lines = []
-    for placement in PLACEMENTS:
+    for placement in SHARDING_PLANS:
         one = placement.link_bytes(vocab, depth, 1)
         all_ = placement.link_bytes(vocab, depth, batch)
         fabric = placement.fabric_bytes(vocab, depth, batch)

@@ -35,12 +35,11 @@ def write(
     """Write the q of every row; see :class:`draftwire.rows.reply.RowLayout`."""
     used[:] = shard.width
     for (ids, counts), token, row in zip(rows, tokens, words, strict=True):
-        code = write_row(
-            counts if ids is None else _columns(ids, counts, shard),
-            token - shard.begin,
-            shard.size == 1,
-            row.view(np.float32),
-        )
+        columns = counts if ids is None else _columns(ids, counts, shard)
+        if len(columns) != shard.width:
+            raise ValueError(f"{len(columns)} counts for a shard of {shard.width} ids")
+        at, whole = token - shard.begin, shard.size == 1
+        code = write_row(columns, at, whole, row.view(np.float32))
         if code != OK:
             return code
     return OK
@@ -55,6 +54,8 @@ def read(
 ) -> tuple[int, NDArray[np.int32] | None, NDArray[np.int32]]:
     """Read the q of every row; see :class:`draftwire.rows.reply.RowLayout`."""
     counts = np.empty((len(words), shard.width), np.int32) if out is None else out
+    if counts.shape != words.shape:
+        raise ValueError(f"{words.shape} counts do not fit {counts.shape}")
     for row, token, own in zip(words, tokens.tolist(), counts, strict=True):
         at, whole = token - shard.begin, shard.size == 1
         code = read_row(row, row.view(np.float32), at, whole, own)

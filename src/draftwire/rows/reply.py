@@ -107,9 +107,12 @@ def encode_rows(
 
     Their bytes lie in new memory. Errors: ArithmeticRefusalError ZERO_Q for a token without a
     count, OUT_OF_RANGE for ids that ``support`` does not hold, INCONSISTENT_ALLOCATION for a row
-    that is no distribution; ValueError for a position that is no u32.
+    that is no distribution; ValueError for a position that is no u32, or rows over different
+    vocabularies.
     """
     vocab_size = rows[0].vocab_size
+    if any(row.vocab_size != vocab_size for row in rows):
+        raise ValueError("the rows of one reply are over one vocabulary")
     shard = Shard(vocab_size, 0, vocab_size)
     pieces = [(row.ids, row.counts) for row in rows]
     return encode_shard(pieces, tokens, first_position, layout, support, shard)

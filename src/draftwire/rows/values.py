@@ -13,8 +13,8 @@ from draftwire.wire.registry import TOTAL
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Counts: TypeAlias = tuple[NDArray[np.int32] | None, NDArray[np.int32]]
-    """Global ids (None = one count for each id of the shard) and their counts."""
+Counts: TypeAlias = "tuple[NDArray[np.int32] | None, NDArray[np.int32]]"
+"""Global ids (None = one count for each id of the shard) and their counts."""
 
 # Plain integers, because compiled loops know no enumerations.
 OK: Final = 0

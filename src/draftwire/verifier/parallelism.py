@@ -14,7 +14,7 @@ from draftwire.wire.agreement import q_bytes
 from draftwire.wire.registry import Layout
 
 
-class Ownership(Enum):
+class Parallelism(Enum):
     """What a rank of the target has of a round."""
 
     REQUESTS = "request-sharded"  # whole rows of some requests
@@ -32,19 +32,19 @@ class Links(Enum):
 class ShardingPlan:
     """One way to run over ``ranks`` ranks. ``name`` is how it is called everywhere."""
 
-    ownership: Ownership
+    parallelism: Parallelism
     links: Links
     ranks: int = 2
 
     @property
     def name(self) -> str:
-        """Ownership and links in words."""
-        return f"{self.ownership.value}, {self.links.value}"
+        """Parallelism and links in words."""
+        return f"{self.parallelism.value}, {self.links.value}"
 
     def link_bytes(self, vocab_size: int, depth: int, requests: int) -> int:
         """Bytes of q on the busiest link between drafter and target."""
         row = self._row_bytes(vocab_size)
-        if self.links is Links.RANKS and self.ownership is Ownership.VOCABULARY:
+        if self.links is Links.RANKS and self.parallelism is Parallelism.VOCABULARY:
             row = self._row_bytes(even_shards(vocab_size, self.ranks)[0].width)
         elif self.links is Links.RANKS:
             requests = -(-requests // self.ranks)
@@ -61,5 +61,7 @@ class ShardingPlan:
         return q_bytes(Layout.DENSE, width)
 
 
-PLACEMENTS = tuple(ShardingPlan(ownership, links) for links in Links for ownership in Ownership)
-"""Both ownerships over both kinds of link, for two ranks."""
+SHARDING_PLANS = tuple(
+    ShardingPlan(parallelism, links) for links in Links for parallelism in Parallelism
+)
+"""Both kinds of parallelism over both kinds of link, for two ranks."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from draftwire.errors import TransportError
+from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards.shard import Collective, Integers
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
@@ -41,21 +42,23 @@ class Command(IntEnum):
     LINK_END = 11
 
 
-LINK_ORDERS: Final = frozenset(
+LINK_COMMANDS: Final = frozenset(
     {Command.LINK_OPEN, Command.LINK_ASK, Command.LINK_SKIP, Command.LINK_END}
 )
 
 
-def tell(group: Collective, order: Command, numbers: Sequence[int] | Integers = ()) -> None:
-    """As the leader: give an order; returns when it is on its way."""
+def send_command(
+    group: Collective, command: Command, numbers: Sequence[int] | Integers = ()
+) -> None:
+    """As the leader: give a command; returns when it is on its way."""
     payload = np.asarray(numbers, np.int64)
-    group.broadcast(np.array([order, payload.size], np.int64))
+    group.broadcast(np.array([command, payload.size], np.int64))
     if payload.size:
         group.broadcast(payload)
 
 
-def hear(group: Collective) -> tuple[Command, Integers]:
-    """As any other rank: wait for the next order, for as long as the leader lives."""
+def receive_command(group: Collective) -> tuple[Command, Integers]:
+    """As any other rank: wait for the next command, for as long as the leader lives."""
     kind, size = group.broadcast(np.zeros(2, np.int64)).tolist()
     payload = np.zeros(size, np.int64)
     return Command(kind), group.broadcast(payload) if size else payload
@@ -101,6 +104,36 @@ def unpacked(numbers: Integers, shape: tuple[int, ...]) -> NDArray[np.int32]:
     """The counts of :func:`packed`."""
     flat = np.ascontiguousarray(numbers).view(np.int32)
     return flat[: math.prod(shape)].reshape(shape)
+
+
+def numbers_of_rows(rows: Sequence[QRow]) -> Integers:
+    """Whole q's as numbers: a sparse row as ids and counts, a dense one as counts of every id.
+
+    Two int32 to a number: of each row how many entries it names (0 = all of the V that follow),
+    their ids, their counts.
+    """
+    said: list[NDArray[np.int32]] = []
+    for row in rows:
+        if row.ids is None:
+            said += [np.array([0, row.vocab_size], np.int32), row.counts]
+        else:
+            said += [np.array([len(row.ids), row.vocab_size], np.int32), row.ids, row.counts]
+    return packed(np.concatenate(said) if said else np.empty(0, np.int32))
+
+
+def rows_of_numbers(numbers: Integers, depth: int) -> list[QRow]:
+    """The q's of :func:`numbers_of_rows`."""
+    said = np.ascontiguousarray(numbers).view(np.int32)
+    rows, at = [], 0
+    for _ in range(depth):
+        named, vocab_size = said[at : at + 2].tolist()
+        at += 2
+        ids = said[at : at + named] if named else None
+        at += named
+        width = named or vocab_size
+        rows.append(QRow(vocab_size, ids, said[at : at + width]))
+        at += width
+    return rows
 
 
 def signed(identifier: int) -> int:

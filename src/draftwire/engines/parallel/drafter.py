@@ -3,7 +3,7 @@
 The leader runs the ordinary drafter program with :class:`RankedDraftEngine` and :func:`propose`;
 every other rank runs :func:`follow_drafting`. The wire sees one drafter with one q. With
 :func:`propose_shards` instead every rank answers on a link of its own (P29): what the leader drew
-comes to the links of the others through a :class:`Shelf`.
+comes to the links of the others through a :class:`Mailbox`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from draftwire.engines.parallel.columns import ModelColumns
 from draftwire.engines.parallel.commands import (
     POLICY_NUMBERS,
     Command,
-    hear,
     numbers_of,
     packed,
     policy_of,
+    receive_command,
+    send_command,
     signed,
-    tell,
     unpacked,
     unsigned,
 )
@@ -42,7 +42,7 @@ from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Adaptation, Layout, Status
 
-_JOB_FIELDS: Final = 6 + POLICY_NUMBERS  # numbers of a job, before the tokens to feed
+_JOB_FIELDS: Final = 6 + POLICY_NUMBERS  # numbers of a job, before the new tokens
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class RankedDraft:
     status: int = OK
 
 
-class Shelf(Protocol):
+class Mailbox(Protocol):
     """Where a rank puts its shards for the links that answer with them."""
 
     def put(self, job: RankedJob, draft: ShardDraft | Status) -> None:
@@ -121,19 +121,19 @@ class RankedDraftEngine:
     def open(self) -> RankedContext:
         """A new context on every rank."""
         self._opened += 1
-        tell(self.group, Command.OPEN, [self._opened])
+        send_command(self.group, Command.OPEN, [self._opened])
         self.sequences[self._opened] = self.columns.sequence()
         return RankedContext(self._opened, self.sequences[self._opened])
 
     def close(self, context: RankedContext) -> None:
         """Free it on every rank."""
         self.sequences.pop(context.number, None)
-        tell(self.group, Command.CLOSE, [context.number])
+        send_command(self.group, Command.CLOSE, [context.number])
 
     def truncate(self, context: RankedContext, length: int) -> None:
         """Keep the state of the first ``length`` tokens, on every rank."""
         if context.length != length:
-            tell(self.group, Command.REWIND, [context.number, length])
+            send_command(self.group, Command.REWIND, [context.number, length])
             context.sequence.truncate(length)
 
     def forward(self, batch: Sequence[tuple[RankedContext, Sequence[int]]]) -> NDArray[np.float32]:
@@ -142,7 +142,7 @@ class RankedDraftEngine:
 
     def stop(self) -> None:
         """Let the other ranks end."""
-        tell(self.group, Command.STOP)
+        send_command(self.group, Command.STOP)
 
 
 def propose(
@@ -186,7 +186,7 @@ def propose_shards(
 def _led(
     engine: RankedDraftEngine,
     jobs: Sequence[DraftJob[RankedContext]],
-    order: Command,
+    command: Command,
     words: list[list[int]],
 ) -> list[RankedDraft]:
     """Have every rank draw the jobs, this one included."""
@@ -202,7 +202,7 @@ def _led(
         )
         for job in jobs
     ]
-    tell(engine.group, order, _encoded(ranked))
+    send_command(engine.group, command, _encoded(ranked))
     return drive(engine.group, _propose(engine.columns, engine.sequences, ranked, words))
 
 
@@ -230,35 +230,37 @@ def proposal_of(
     return draft if ranked.status == OK else without_model(draft, job.policy, vocab_size)
 
 
-def follow_drafting(group: Collective, columns: ModelColumns, shelf: Shelf | None = None) -> None:
+def follow_drafting(
+    group: Collective, columns: ModelColumns, mailbox: Mailbox | None = None
+) -> None:
     """Any other rank of a drafter: do what the leader says until it says stop.
 
-    shelf: gets this rank's shards, where the ranks answer on links of their own. Raises
+    mailbox: gets this rank's shards, where the ranks answer on links of their own. Raises
     TransportError when a rank is gone.
     """
     sequences: dict[int, CachedSequence] = {}
     while True:
-        order, numbers = hear(group)
-        if order is Command.STOP:
+        command, numbers = receive_command(group)
+        if command is Command.STOP:
             return
-        if order is Command.OPEN:
+        if command is Command.OPEN:
             sequences[int(numbers[0])] = columns.sequence()
-        elif order is Command.CLOSE:
+        elif command is Command.CLOSE:
             sequences.pop(int(numbers[0]), None)
-            if shelf is not None:
-                shelf.end(int(numbers[0]))
-        elif order is Command.REWIND:
+            if mailbox is not None:
+                mailbox.end(int(numbers[0]))
+        elif command is Command.REWIND:
             sequences[int(numbers[0])].truncate(int(numbers[1]))
-        elif order is Command.PROPOSE:
+        elif command is Command.PROPOSE:
             jobs = _decoded(numbers.tolist())
             for draft in drive(group, _propose(columns, sequences, jobs, None)):
                 drive(group, _collected(columns, draft))
-        elif order is Command.PROPOSE_SHARDS:
+        elif command is Command.PROPOSE_SHARDS:
             jobs = _decoded(numbers.tolist())
             drafts = drive(group, _propose(columns, sequences, jobs, None))
             for job, draft in zip(jobs, drafts, strict=True):
-                if shelf is not None and job.policy.depth:
-                    shelf.put(job, _own_shard(columns.shard, job.policy, draft))
+                if mailbox is not None and job.policy.depth:
+                    mailbox.put(job, _own_shard(columns.shard, job.policy, draft))
 
 
 def _propose(
@@ -269,15 +271,15 @@ def _propose(
 ) -> Steps[list[RankedDraft]]:
     """K rows a job, one after another: forward, quantise, draw, and only then the next row.
 
-    A job of depth 0 is a piece of a longer feed: nothing is drawn.
+    A job of depth 0 is a chunk of a longer prefill: nothing is drawn.
     """
     drafts = [RankedDraft([], []) for _ in jobs]
     for index, (job, draft) in enumerate(zip(jobs, drafts, strict=True)):
-        feed: tuple[int, ...] = job.new_tokens
+        new_tokens: tuple[int, ...] = job.new_tokens
         if not job.policy.depth:
-            sequences[job.number].forward(feed)
+            sequences[job.number].forward(new_tokens)
         for offset in range(job.policy.depth):
-            logits = columns.logits(sequences[job.number], feed)
+            logits = columns.logits(sequences[job.number], new_tokens)
             rows: ShardRows = yield from quantise(columns.shard, logits, job.policy)
             word = None if words is None else np.array([words[index][offset]], np.int64)
             token = int((yield from draw(rows, word))[0])
@@ -286,7 +288,7 @@ def _propose(
                 break
             draft.tokens.append(token)
             draft.rows.append(rows.counts[0])
-            feed = (token,)
+            new_tokens = (token,)
     return drafts
 
 
@@ -330,8 +332,8 @@ def _decoded(numbers: list[int]) -> list[RankedJob]:
     for _ in range(numbers[0]):
         number, session, key, generation, round_, *policy, fed = numbers[at : at + _JOB_FIELDS]
         at += _JOB_FIELDS
-        feed = tuple(numbers[at : at + fed])
+        new_tokens = tuple(numbers[at : at + fed])
         names = number, unsigned(session), unsigned(key), generation, round_
-        jobs.append(RankedJob(*names, policy_of(policy), feed))
+        jobs.append(RankedJob(*names, policy_of(policy), new_tokens))
         at += fed
     return jobs

@@ -20,7 +20,7 @@ gloo a rank that has died is noticed by its closed connection, at once."""
 
 
 class TorchGroup:
-    """Implements :class:`draftwire.kernels.shards.shard.Collective` over a process group.
+    """Implements :class:`draftwire.kernels.shards.shard.PointToPoint` over a process group.
 
     device: where arrays travel from, "cpu" for gloo and the rank's own GPU for NCCL. Every method
     raises TransportError when a rank is gone; the group cannot be used afterwards.
@@ -56,6 +56,22 @@ class TorchGroup:
         own = self._sent(values)
         try:
             distributed.broadcast(own, group=self._group, group_src=LEADER)
+            return self._received(own)
+        except RuntimeError as error:
+            raise _gone(error) from error
+
+    def send(self, values: Integers, rank: int) -> None:
+        """As the leader: send an array to one other rank."""
+        try:
+            distributed.send(self._sent(values), group=self._group, group_dst=rank)
+        except RuntimeError as error:
+            raise _gone(error) from error
+
+    def receive(self, size: int) -> Integers:
+        """As another rank: the leader's array of so many numbers."""
+        own = self._sent(np.zeros(size, np.int64))
+        try:
+            distributed.recv(own, group=self._group, group_src=LEADER)
             return self._received(own)
         except RuntimeError as error:
             raise _gone(error) from error

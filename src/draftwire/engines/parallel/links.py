@@ -22,8 +22,8 @@ from draftwire.engines.parallel.commands import (
     number_of,
     numbers_of,
     policy_of,
+    send_command,
     signed,
-    tell,
     unsigned,
 )
 from draftwire.engines.parallel.rounds import Asked, Standing, owned_round, shard_round, standing
@@ -45,7 +45,7 @@ from draftwire.wire.registry import Outcome
 
 EVERY: Final = -1  # owner of a request whose columns every rank has
 _COMMIT: Final = (
-    4  # numbers of a commit in an order: whether there is one, outcome, accepted, token
+    4  # numbers of a commit in a command: whether there is one, outcome, accepted, token
 )
 
 
@@ -100,7 +100,7 @@ class RankLinks:
         session = int.from_bytes(self._entropy(8), "little") >> 1 or 1
         key = proposal_key if self.whole else link_key(proposal_key)
         numbers = [self._opened, session, slot, owner, signed(key), *prompt]
-        tell(self.group, Command.LINK_OPEN, numbers)
+        send_command(self.group, Command.LINK_OPEN, numbers)
         request = None
         if owner in (EVERY, shards.LEADER):
             request = self.client.begin(session, slot, prompt, proposal_key)
@@ -174,7 +174,7 @@ class LinkedRequest:
         asked = Asked(policy, client.deadline, connect, self._context_version)
         numbers = [*numbers_of(policy), bits_of(asked.wait), bits_of(asked.connect)]
         numbers.append(asked.context_version)
-        self._tell(Command.LINK_ASK, numbers)
+        self._send(Command.LINK_ASK, numbers)
         drafted = self._asked(asked)
         if isinstance(drafted, Proposal):
             self._pacing.won()
@@ -189,14 +189,14 @@ class LinkedRequest:
 
     def skip(self) -> None:
         """Begin the next round without asking, on every link."""
-        self._tell(Command.LINK_SKIP)
+        self._send(Command.LINK_SKIP)
         if self._request is not None:
             self._request.skip()
         if self.owner != EVERY:
             self._stand(drive(self._links.group, standing(self._request, self.owner)))
 
     def commit(self, outcome: Outcome, accepted: int, tokens: Sequence[int]) -> None:
-        """End the round; the other ranks hear of it with the next order."""
+        """End the round; the other ranks hear of it with the next command."""
         if self._request is not None:
             self._request.commit(outcome, accepted, tokens)
         self._commit = [1, outcome, accepted, tokens[-1]]
@@ -206,7 +206,7 @@ class LinkedRequest:
         if self._open:
             self._open = False
             self._links.ended(self.owner, self._slot)
-            self._tell(Command.LINK_END)
+            self._send(Command.LINK_END)
             if self._request is not None:
                 self._request.close()
 
@@ -227,8 +227,8 @@ class LinkedRequest:
         traffic.sent, traffic.received = stands.sent, stands.received
         traffic.audit_seconds = stands.audit_seconds
 
-    def _tell(self, order: Command, numbers: Sequence[int] = ()) -> None:
-        tell(self._links.group, order, [self.number, *self._commit, *numbers])
+    def _send(self, command: Command, numbers: Sequence[int] = ()) -> None:
+        send_command(self._links.group, command, [self.number, *self._commit, *numbers])
         self._commit = [0] * _COMMIT
 
 
@@ -250,10 +250,10 @@ class LinkFollower:
         """
         return self._drafts.get(number)
 
-    def follow(self, order: Command, numbers: Sequence[int]) -> None:
-        """Carry out one of the leader's orders about links. Raises DivergedError."""
+    def follow(self, command: Command, numbers: Sequence[int]) -> None:
+        """Carry out one of the leader's commands about links. Raises DivergedError."""
         number = numbers[0]
-        if order is Command.LINK_OPEN:
+        if command is Command.LINK_OPEN:
             session, slot, owner, key, *prompt = numbers[1:]
             if (owner == EVERY) is (self._client.shard is None):
                 raise DivergedError("the leader's link brings another kind of q than this rank's")
@@ -267,22 +267,22 @@ class LinkFollower:
         committed, outcome, accepted, token = numbers[1 : 1 + _COMMIT]
         if committed and request is not None:
             request.commit(Outcome(outcome), accepted, [token])
-        if order is Command.LINK_ASK:
+        if command is Command.LINK_ASK:
             *policy, wait, connect, version = numbers[1 + _COMMIT : 4 + _COMMIT + POLICY_NUMBERS]
             asked = Asked(policy_of(policy), number_of(wait), number_of(connect), version)
             self._ask(number, request, asked)
-        elif order is Command.LINK_SKIP:
+        elif command is Command.LINK_SKIP:
             if request is not None:
                 request.skip()
             if (owner := self._owners[number]) != EVERY:
                 drive(self._group, standing(request, owner))
-        elif order is Command.LINK_END:
+        elif command is Command.LINK_END:
             del self._owners[number]
             if request is not None:
                 del self._requests[number]
                 request.close()
         else:
-            raise DivergedError(f"{order.name} is no order about links")
+            raise DivergedError(f"{command.name} is no command about links")
 
     def close(self) -> None:
         """End this rank's connection."""

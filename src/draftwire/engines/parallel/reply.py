@@ -1,7 +1,7 @@
 """A drafter's rank that answers on a link of its own: its shard of what the leader drew (P29).
 
-The group's orders and the link's messages come independently of each other, so two threads wait:
-one follows the leader and puts this rank's shards on a shelf, the other serves the link from it.
+The group's commands and the link's messages come independently of each other, so two threads wait:
+one follows the leader and puts this rank's shards on a mailbox, the other serves the link from it.
 What lies there is handed to the connection of the verifier that it was drawn for, and to no other.
 """
 
@@ -26,7 +26,7 @@ from draftwire.session.proposal import DraftTask
 from draftwire.wire.registry import Adaptation
 
 
-class FollowingEngine:
+class FollowerEngine:
     """What a rank that does not lead says of its model in HELLO; the leader alone drives it."""
 
     adaptation = Adaptation.NATIVE
@@ -60,30 +60,30 @@ def _leads() -> ConfigurationError:
     return ConfigurationError("the leader alone drives a model over ranks")
 
 
-class FollowingProgram(DrafterProgram[RankedContext]):
-    """The program of such a rank: tasks wait until the shard that they ask for is on the shelf."""
+class FollowerProgram(DrafterProgram[RankedContext]):
+    """The program of such a rank: a task waits until its shard is in the mailbox."""
 
     def __init__(
         self,
         engine: DraftEngine[RankedContext],
         config: DrafterConfig,
-        shelf: ShardMailbox,
+        mailbox: ShardMailbox,
         *,
         key: bytes = b"",
     ) -> None:
         """Begin without connections. config, key: as for DrafterProgram, and as the leader's."""
         super().__init__(engine, config, key=key)
-        self.shelf = shelf
+        self.mailbox = mailbox
 
     @property
     def waiting(self) -> bool:
         """Whether a task can be answered now."""
-        return any(self.shelf.has(*each) for each in self._tasks())
+        return any(self.mailbox.has(*each) for each in self._tasks())
 
     def disconnect(self, connection: Connection[RankedContext]) -> None:
-        """The stream has ended: what it had of the shelf is for the verifier's next one."""
+        """The stream has ended: what it had of the mailbox is for the verifier's next one."""
         super().disconnect(connection)
-        self.shelf.leave(connection)
+        self.mailbox.leave(connection)
 
     def owes(self, connection: Connection[RankedContext]) -> bool:
         """Never: a task whose proposal the leader was not asked for must keep no place for ever."""
@@ -94,7 +94,7 @@ class FollowingProgram(DrafterProgram[RankedContext]):
         self._lapse(self._clock())
         answered = []
         for connection, task in self._tasks():
-            draft = self.shelf.take(connection, task)
+            draft = self.mailbox.take(connection, task)
             if draft is not None:
                 self._turns.drop(connection, task.session)
                 self._count(draft)
@@ -108,11 +108,11 @@ class FollowingProgram(DrafterProgram[RankedContext]):
 
 
 @contextmanager
-def following(
+def follower_thread(
     group: Collective,
     columns: ModelColumns,
     server: DrafterServer[RankedContext],
-    shelf: ShardMailbox,
+    mailbox: ShardMailbox,
 ) -> Iterator[None]:
     """Follow the leader in a thread for as long as the server of this rank's link runs.
 
@@ -121,7 +121,7 @@ def following(
 
     def follow() -> None:
         try:
-            follow_drafting(group, columns, shelf)
+            follow_drafting(group, columns, mailbox)
         except TransportError:
             pass  # the leader is gone, and this rank is of no use without it
         finally:
@@ -133,7 +133,7 @@ def following(
         except BlockingIOError:
             return  # it has been woken and has not looked yet
 
-    shelf.on_change = wake
+    mailbox.on_change = wake
     thread = threading.Thread(target=follow, daemon=True, name="ranks")
     thread.start()
     yield

@@ -1,4 +1,4 @@
-"""One request as a rank has it, and p at its positions under either ownership.
+"""One request as a rank has it, and p at its positions under either parallelism.
 
 Vocabulary-sharded, each rank has its own columns of p, after processors that are split with them.
 Request-sharded, the rank that owns the request has whole rows of p, after any processors; the
@@ -27,11 +27,11 @@ from draftwire.kernels.shards import restrict
 from draftwire.kernels.shards.requests import owner_of
 from draftwire.kernels.shards.shard import Shard, Steps, gather
 from draftwire.kernels.shards.target import point_of, weights_of
-from draftwire.verifier.parallelism import Ownership
+from draftwire.verifier.parallelism import Parallelism
 from draftwire.verifier.sampling import Sampling
 
 OPEN_NUMBERS: Final = 10
-_OWNERSHIPS: Final = tuple(Ownership)
+_PARALLELISMS: Final = tuple(Parallelism)
 _SPLIT: Final = (
     stock.RepetitionPenaltyLogitsProcessor,
     stock.TemperatureLogitsWarper,
@@ -54,7 +54,7 @@ class RankedRequest:
     sequence: CachedSequence
     processors: Any
     greedy: bool
-    ownership: Ownership
+    parallelism: Parallelism
     owner: int
     words: KeyedWords | None
     committed: list[int]
@@ -68,17 +68,17 @@ class RankedRequest:
         return tuple(self.committed[self.prompt :])
 
 
-def open_numbers(sampling: Sampling, ownership: Ownership) -> list[int]:
+def open_numbers(sampling: Sampling, parallelism: Parallelism) -> list[int]:
     """What every rank has to know of a request, as OPEN_NUMBERS whole numbers.
 
     A key is told to the ranks only where the rank that owns the request is to judge it alone.
     """
     seed, stream = 0, 0
-    if ownership is Ownership.REQUESTS:
+    if parallelism is Parallelism.REQUESTS:
         key = sampling.request_key()
         seed, stream = key.seed, key.stream
     return [
-        _OWNERSHIPS.index(ownership),
+        _PARALLELISMS.index(parallelism),
         *(bits_of(getattr(sampling, name)) for name in ("temperature", "top_p", "min_p")),
         bits_of(sampling.repetition_penalty),
         sampling.top_k,
@@ -92,7 +92,7 @@ def opened(
 ) -> RankedRequest:
     """Begin a request on this rank. Raises ConfigurationError for processors that do not split."""
     temperature, top_p, min_p, penalty = (number_of(bits) for bits in numbers[1:5])
-    ownership = _OWNERSHIPS[numbers[0]]
+    parallelism = _PARALLELISMS[numbers[0]]
     sampling = Sampling(
         temperature=temperature,
         top_p=top_p,
@@ -104,7 +104,7 @@ def opened(
     processors = prepare(columns.model, prompt, sampling_arguments(sampling)).processors
     shard, words = columns.shard, None
     owner = owner_of(number, shard.size)
-    if ownership is Ownership.REQUESTS:
+    if parallelism is Parallelism.REQUESTS:
         processors = RowProcessors(processors)
         low, high, stream = (unsigned(part) for part in numbers[7:])
         if owner == shard.rank:
@@ -116,7 +116,7 @@ def opened(
         columns.sequence(),
         processors,
         sampling.greedy,
-        ownership,
+        parallelism,
         owner,
         words,
         list(prompt),
@@ -133,7 +133,7 @@ def score(columns: ModelColumns, request: RankedRequest, drafts: Sequence[int]) 
     sequence = request.sequence
     sequence.truncate_to_prefix_of(request.committed)
     logits = columns.logits(sequence, ids[sequence.length :], len(drafts) + 1)
-    if request.ownership is Ownership.VOCABULARY:
+    if request.parallelism is Parallelism.VOCABULARY:
         return (yield from _columns_of_p(columns.shard, request, logits, ids))
     whole = yield from _whole_rows(columns, logits)
     if request.owner != columns.shard.rank:

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from draftwire.engines.parallel.columns import ModelColumns
 from draftwire.engines.parallel.commands import (
-    LINK_ORDERS,
+    LINK_COMMANDS,
     Command,
     DivergedError,
-    hear,
-    packed,
-    tell,
-    unpacked,
+    numbers_of_rows,
+    receive_command,
+    rows_of_numbers,
+    send_command,
 )
 from draftwire.engines.parallel.links import EVERY, LinkedRequest, LinkFollower, RankLinks
 from draftwire.engines.parallel.scores import (
@@ -39,7 +39,7 @@ from draftwire.kernels.registry import kernels_for
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import shard as shards
 from draftwire.kernels.shards.requests import verify_owned
-from draftwire.kernels.shards.shard import Collective, Integers, Shard, Steps, drive
+from draftwire.kernels.shards.shard import Integers, PointToPoint, Shard, Steps, drive
 from draftwire.kernels.shards.verify import Place, Rounds, ShardVerdicts, verify
 from draftwire.rows.shards import ShardDraft
 from draftwire.session.proposal import Proposal
@@ -47,33 +47,36 @@ from draftwire.session.shards import ShardProposal
 from draftwire.verifier.drafter import Drafter, DraftRequest
 from draftwire.verifier.generate import Emission, Generation
 from draftwire.verifier.judge import Judgement, decide, judgement
-from draftwire.verifier.parallelism import Ownership
+from draftwire.verifier.parallelism import Parallelism
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import Decode
 from draftwire.wire.messages import ProposalPolicy
+
+Proposed: TypeAlias = Sequence[QRow] | Proposal | ShardProposal | ShardDraft | None
+"""What a rank has of the q's of a round's drafts: all of each, or its own columns."""
 
 
 class RankedTargetEngine:
     """The leader's target: it scores its own columns, and has every rank score theirs.
 
     Implements :class:`draftwire.verifier.engine.TargetEngine`; use it with
-    :class:`RankedGeneration`. ownership: who judges a request. Vocabulary-sharded, every rank has
+    :class:`RankedGeneration`. parallelism: who judges a request. Vocabulary-sharded, every rank has
     its columns, and processors other than penalties, temperature, top-k, top-p and min-p are
     refused; request-sharded, one rank has whole rows, and any processor will do.
     """
 
     def __init__(
         self,
-        group: Collective,
+        group: PointToPoint,
         columns: ModelColumns,
-        ownership: Ownership = Ownership.VOCABULARY,
+        parallelism: Parallelism = Parallelism.VOCABULARY,
     ) -> None:
         """Lead a group whose other ranks follow. Raises ConfigurationError on any other rank."""
         if group.rank != shards.LEADER:
             raise ConfigurationError(f"rank {group.rank} follows, it does not lead")
         self.group = group
         self.columns = columns
-        self.ownership = ownership
+        self.parallelism = parallelism
         self.vocab_size = columns.vocab_size
         self.max_context = columns.max_context
         self.identity = columns.identity
@@ -84,10 +87,10 @@ class RankedTargetEngine:
 
     def open(self, prompt: Sequence[int], sampling: Sampling) -> RankedRequest:
         """Begin a request on every rank. Raises ConfigurationError."""
-        number, numbers = self._opened + 1, open_numbers(sampling, self.ownership)
+        number, numbers = self._opened + 1, open_numbers(sampling, self.parallelism)
         request = opened(self.columns, number, numbers, prompt)  # first: it may refuse
         self._opened = number
-        tell(self.group, Command.OPEN, [number, *numbers, *prompt])
+        send_command(self.group, Command.OPEN, [number, *numbers, *prompt])
         return request
 
     def score(self, context: RankedRequest, committed: Sequence[int], drafts: Sequence[int]) -> Any:
@@ -98,7 +101,7 @@ class RankedTargetEngine:
         """
         base = len(context.committed)
         tail = list(committed[base:])
-        tell(self.group, Command.SCORE, [context.number, base, len(tail), *tail, *drafts])
+        send_command(self.group, Command.SCORE, [context.number, base, len(tail), *tail, *drafts])
         context.committed += tail
         context.pending = []
         return drive(self.group, score(self.columns, context, drafts))
@@ -117,27 +120,34 @@ class RankedTargetEngine:
         link: the number that the ranks know the request's links by, where there are such; each
         rank then has what it needs of the proposal, and no q crosses between them.
         """
-        shard = self.columns.shard
         tokens = () if proposal is None else proposal.tokens
         depth = len(tokens)
         where = [place.generation, place.round, place.first_position]
-        head = np.array([context.number, *where, depth, link, *tokens], np.int64)
-        counts = _counts(shard, proposal)
-        sent = head if link else np.concatenate([head, packed(counts)])
-        tell(self.group, Command.VERIFY, sent)
-        steps = _judge(shard, context, rows, tokens, counts, place, source)
+        head = [context.number, *where, depth, link]
+        said = np.empty(0, np.int64)
+        if isinstance(proposal, Proposal) and not link:
+            said = numbers_of_rows(proposal.rows)
+        alone = context.parallelism is Parallelism.REQUESTS
+        numbers = np.array([*head, said.size, *tokens], np.int64)
+        if alone:  # no rank but its owner has a use for the q's
+            send_command(self.group, Command.VERIFY, numbers)
+            if said.size and context.owner != shards.LEADER:
+                self.group.send(said, context.owner)
+        else:
+            send_command(self.group, Command.VERIFY, np.concatenate([numbers, said]))
+        steps = _judge(self.columns.shard, context, rows, tokens, proposal, place, source)
         return drive(self.group, steps).verdict(0)
 
     def close(self, context: RankedRequest) -> None:
         """Free the request on every rank, and tell what of the last round its text ends with."""
         base = len(context.committed)
-        tell(self.group, Command.CLOSE, [context.number, base, *context.pending])
+        send_command(self.group, Command.CLOSE, [context.number, base, *context.pending])
         context.committed += context.pending
         context.sequence.truncate(0)
 
     def stop(self) -> None:
         """Let the other ranks end."""
-        tell(self.group, Command.STOP)
+        send_command(self.group, Command.STOP)
 
 
 class RankedGeneration(Generation[RankedRequest]):
@@ -159,10 +169,10 @@ class RankedGeneration(Generation[RankedRequest]):
         on_emission: Callable[[Emission], None] | None = None,
     ) -> None:
         """See :func:`draftwire.verifier.generate.generate`."""
-        requests = target.ownership is Ownership.REQUESTS
+        requests = target.parallelism is Parallelism.REQUESTS
         if isinstance(drafter, RankLinks) and drafter.whole is not requests:
             raise ConfigurationError(
-                f"a {target.ownership.value} target judges {'whole' if requests else 'shards of'}"
+                f"a {target.parallelism.value} target judges {'whole' if requests else 'shards of'}"
                 f" q's, and its links bring {'shards' if requests else 'whole ones'}: make its"
                 f" clients {'without' if requests else 'with'} a shard"
             )
@@ -194,7 +204,7 @@ class RankedGeneration(Generation[RankedRequest]):
 
 
 def follow_verifying(
-    group: Collective,
+    group: PointToPoint,
     columns: ModelColumns,
     *,
     links: LinkFollower | None = None,
@@ -212,46 +222,47 @@ def follow_verifying(
     requests: dict[int, RankedRequest] = {}
     rows: dict[int, Any] = {}
     while True:
-        order, numbers = hear(group)
-        if order is Command.STOP:
+        command, numbers = receive_command(group)
+        if command is Command.STOP:
             return
-        if order in LINK_ORDERS:
+        if command in LINK_COMMANDS:
             if links is None:
                 raise DivergedError("the leader has links to a drafter, this rank has none")
-            links.follow(order, numbers.tolist())
+            links.follow(command, numbers.tolist())
             continue
-        number, *rest = numbers[: _HEAD[order]].tolist()
-        if order is Command.OPEN:
+        number, *rest = numbers[: _HEAD[command]].tolist()
+        if command is Command.OPEN:
             settings, prompt = rest, numbers[1 + OPEN_NUMBERS :].tolist()
             requests[number] = opened(columns, number, settings, prompt)
-        elif order is Command.SCORE:
+        elif command is Command.SCORE:
             if before_round is not None:
                 before_round()
             base, tail = rest
             request, tokens = requests[number], numbers[3:].tolist()
             _commit(request, base, tokens[:tail])
             rows[number] = drive(group, score(columns, request, tokens[tail:]))
-        elif order is Command.VERIFY:
+        elif command is Command.VERIFY:
             draft = None if links is None else links.draft(int(numbers[5]))
             _follow(group, columns.shard, requests[number], rows.pop(number), numbers, draft)
-        elif order is Command.CLOSE:
+        elif command is Command.CLOSE:
             request = requests.pop(number)
             _commit(request, rest[0], numbers[2:].tolist())
             if on_text is not None:
                 on_text(request)
 
 
+_VERIFY_HEAD: Final = 7  # context, generation, round, position, depth, link, size of the q's
 _HEAD: Final = {
     Command.OPEN: 1 + OPEN_NUMBERS,
     Command.SCORE: 3,
     Command.VERIFY: 1,
     Command.CLOSE: 2,
 }
-"""Numbers of an order before what varies."""
+"""Numbers of a command before what varies."""
 
 
 def _follow(
-    group: Collective,
+    group: PointToPoint,
     shard: Shard,
     request: RankedRequest,
     rows: Any,
@@ -259,16 +270,20 @@ def _follow(
     draft: ShardDraft | Proposal | None,
 ) -> None:
     """Take part in the judging of a round, and remember what the leader decided."""
-    _, generation, round_, first_position, depth, link, *more = numbers.tolist()
-    tokens = more[:depth]
+    _, generation, round_, first_position, depth, link, size = numbers[:_VERIFY_HEAD].tolist()
+    tokens = numbers[_VERIFY_HEAD : _VERIFY_HEAD + depth].tolist()
+    proposed: Sequence[QRow] | ShardDraft | Proposal | None = None
     if not link or not depth:
-        counts = unpacked(numbers[6 + depth :], (depth, shard.vocab_size))
+        said = numbers[_VERIFY_HEAD + depth :]
+        if size and request.parallelism is Parallelism.REQUESTS and request.owner == shard.rank:
+            said = group.receive(size)
+        proposed = rows_of_numbers(said, depth) if said.size else None
     elif draft is not None and list(draft.tokens) == tokens:
-        counts = _counts(shard, draft)
+        proposed = draft
     else:
         raise DivergedError(f"request {request.number}: the leader judges another proposal")
     place = Place(generation, round_, first_position)
-    found = drive(group, _judge(shard, request, rows, tokens, counts, place, None))
+    found = drive(group, _judge(shard, request, rows, tokens, proposed, place, None))
     verdict = found.verdict(0)
     request.pending = list(judgement(tokens, verdict).tokens)
     request.rounds.append((depth, verdict.accepted))
@@ -279,30 +294,29 @@ def _judge(
     request: RankedRequest,
     rows: Any,
     tokens: Sequence[int],
-    counts: NDArray[np.int32],
+    proposed: Proposed,
     place: Place,
     source: WordSource | None,
 ) -> Steps[ShardVerdicts]:
-    """One round. counts: (K, V), or (K, width) of a rank's own columns. source: the leader's."""
-    if request.ownership is Ownership.REQUESTS:
-        judge = None
+    """One round. proposed: what this rank has of the drafts' q's. source: the leader's."""
+    if request.parallelism is Parallelism.REQUESTS:
+        alone = None
         if request.owner == shard.rank:
             words = source or request.words
             assert words is not None
-            judge = partial(_judge_alone, rows, tokens, counts, place, words, request.greedy)
-        return (yield from verify_owned(shard.rank, shard.size, [judge], [request.number]))
-    if counts.shape[1] == shard.vocab_size:
-        counts = counts[:, shard.begin : shard.end]
-    own = np.ascontiguousarray(counts)
+            whole = _whole_rows(proposed)
+            alone = partial(_judge_alone, rows, tokens, whole, place, words, request.greedy)
+        return (yield from verify_owned(shard.rank, shard.size, [alone], [request.number]))
     drafts = np.array(tokens, np.int64).reshape(1, -1)
     sources = None if source is None else [source]
+    own = _columns(shard, proposed, len(tokens))
     return (yield from verify(Rounds(shard, rows[None], drafts, own[None]), [place], sources))
 
 
 def _judge_alone(
     scores: Any,
     tokens: Sequence[int],
-    counts: NDArray[np.int32],
+    proposed: Sequence[QRow],
     place: Place,
     source: WordSource,
     greedy: bool,
@@ -310,7 +324,7 @@ def _judge_alone(
     """One round on the rank that has all of it."""
     this = Round(
         tokens=tokens,
-        rows=[QRow(len(row), None, row) for row in counts],
+        rows=proposed,
         first_row=0,
         row_count=len(tokens) + 1,
         words=source,
@@ -322,22 +336,29 @@ def _judge_alone(
     return decide(kernels_for("auto", scores), scores, [this])[0]
 
 
-def _counts(shard: Shard, proposal: Proposal | ShardDraft | None) -> NDArray[np.int32]:
-    """What a rank has of the counts of every position; padding of the target has no tickets.
+def _whole_rows(proposed: Proposed) -> Sequence[QRow]:
+    if isinstance(proposed, Proposal):
+        return proposed.rows
+    assert not isinstance(proposed, ShardDraft | ShardProposal)  # refused when the link was made
+    return proposed or ()
 
-    Of a shard (K, width); of whole q's (K, V), and (0, V) where they lie on another rank.
-    """
-    if isinstance(proposal, ShardProposal):
-        proposal = proposal.draft
-    if isinstance(proposal, ShardDraft):
-        own = np.zeros((len(proposal.tokens), shard.width), np.int32)
-        own[:, : proposal.shard.width] = proposal.counts
+
+def _columns(shard: Shard, proposed: Proposed, depth: int) -> NDArray[np.int32]:
+    """A rank's own columns of every q, int32 (depth, width); padding of the target has none."""
+    if isinstance(proposed, ShardProposal):
+        proposed = proposed.draft
+    own = np.zeros((depth, shard.width), np.int32)
+    if isinstance(proposed, ShardDraft):
+        own[:, : proposed.shard.width] = proposed.counts
         return own
-    rows = () if proposal is None else proposal.rows
-    counts = np.zeros((len(rows), shard.vocab_size), np.int32)
-    for whole, q in zip(counts, rows, strict=True):
-        whole[slice(None, q.vocab_size) if q.ids is None else q.ids] = q.counts
-    return counts
+    for columns, row in zip(own, _whole_rows(proposed), strict=True):
+        if row.ids is None:
+            counts = row.counts[shard.begin : shard.end]
+            columns[: len(counts)] = counts
+        else:
+            first, last = np.searchsorted(row.ids, (shard.begin, shard.end))
+            columns[row.ids[first:last] - shard.begin] = row.counts[first:last]
+    return own
 
 
 def _commit(request: RankedRequest, base: int, tail: Sequence[int]) -> None:

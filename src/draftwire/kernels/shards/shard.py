@@ -65,6 +65,18 @@ class Collective(Protocol):
         ...
 
 
+class PointToPoint(Collective, Protocol):
+    """A group whose leader can also tell one rank alone; errors as for the collectives."""
+
+    def send(self, values: Integers, rank: int) -> None:
+        """As the leader: send an array to one other rank; returns when it is on its way."""
+        ...
+
+    def receive(self, size: int) -> Integers:
+        """As another rank: the leader's array of so many numbers, (size,)."""
+        ...
+
+
 class Kind(Enum):
     """How the arrays of all ranks become the one that each goes on with."""
 

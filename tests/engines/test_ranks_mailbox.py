@@ -11,7 +11,7 @@ import pytest
 from draftwire.drafter.program import DrafterConfig
 from draftwire.engines.parallel.drafter import RankedJob
 from draftwire.engines.parallel.mailbox import ShardMailbox
-from draftwire.engines.parallel.reply import FollowingProgram
+from draftwire.engines.parallel.reply import FollowerProgram
 from draftwire.exact.words import link_key
 from draftwire.kernels.shards.shard import Shard
 from draftwire.rows.shards import ShardDraft
@@ -45,63 +45,63 @@ def task(key: int, round_: int = 1) -> DraftTask:
 
 
 def test_equal_sessions_of_two_verifiers_have_places_of_their_own() -> None:
-    shelf = ShardMailbox()
+    mailbox = ShardMailbox()
     first, second = object(), object()
-    shelf.put(job(1, KEYS[0]), draft(5))
-    shelf.put(job(2, KEYS[1]), draft(6))
-    assert shelf.take(second, task(KEYS[1])).tokens == (6,)  # type: ignore[union-attr]
-    assert shelf.take(first, task(KEYS[0])).tokens == (5,)  # type: ignore[union-attr]
-    assert shelf.take(first, task(KEYS[0])) is None  # once
+    mailbox.put(job(1, KEYS[0]), draft(5))
+    mailbox.put(job(2, KEYS[1]), draft(6))
+    assert mailbox.take(second, task(KEYS[1])).tokens == (6,)  # type: ignore[union-attr]
+    assert mailbox.take(first, task(KEYS[0])).tokens == (5,)  # type: ignore[union-attr]
+    assert mailbox.take(first, task(KEYS[0])) is None  # once
 
 
 def test_a_session_that_is_named_without_its_key_is_not_there() -> None:
-    shelf = ShardMailbox()
-    shelf.put(job(1, KEYS[0]), draft(5))
+    mailbox = ShardMailbox()
+    mailbox.put(job(1, KEYS[0]), draft(5))
     for stranger in (task(KEYS[1]), replace(task(0), proposal_key=0)):
-        assert not shelf.has(object(), stranger) and shelf.take(object(), stranger) is None
-    assert shelf.has(object(), task(KEYS[0]))
+        assert not mailbox.has(object(), stranger) and mailbox.take(object(), stranger) is None
+    assert mailbox.has(object(), task(KEYS[0]))
 
 
 def test_a_place_is_its_first_connections_until_that_ends() -> None:
     """Even from one that knows session and key."""
-    shelf = ShardMailbox()
+    mailbox = ShardMailbox()
     own, other = object(), object()
-    shelf.put(job(1, KEYS[0]), draft(5))
-    assert shelf.take(own, task(KEYS[0])) is not None
-    shelf.put(job(1, KEYS[0], 2), draft(6))
-    assert not shelf.has(other, task(KEYS[0], 2))
-    assert shelf.take(other, task(KEYS[0], 2)) is None
-    shelf.leave(other)
-    assert not shelf.has(other, task(KEYS[0], 2))
-    shelf.leave(own)
-    assert shelf.take(other, task(KEYS[0], 2)).tokens == (6,)  # type: ignore[union-attr]
+    mailbox.put(job(1, KEYS[0]), draft(5))
+    assert mailbox.take(own, task(KEYS[0])) is not None
+    mailbox.put(job(1, KEYS[0], 2), draft(6))
+    assert not mailbox.has(other, task(KEYS[0], 2))
+    assert mailbox.take(other, task(KEYS[0], 2)) is None
+    mailbox.leave(other)
+    assert not mailbox.has(other, task(KEYS[0], 2))
+    mailbox.leave(own)
+    assert mailbox.take(other, task(KEYS[0], 2)).tokens == (6,)  # type: ignore[union-attr]
 
 
 def test_the_end_of_one_session_is_not_that_of_its_namesake() -> None:
     """One key as well: two contexts of the leader's are two places."""
-    shelf = ShardMailbox()
-    shelf.put(job(1, KEYS[0]), draft(5))
-    shelf.put(job(2, KEYS[0], 4), draft(6))
-    shelf.end(1)
-    assert not shelf.has(object(), task(KEYS[0]))
-    assert shelf.has(object(), task(KEYS[0], 4))
-    shelf.end(2)
-    shelf.end(2)
-    assert shelf.empty
+    mailbox = ShardMailbox()
+    mailbox.put(job(1, KEYS[0]), draft(5))
+    mailbox.put(job(2, KEYS[0], 4), draft(6))
+    mailbox.end(1)
+    assert not mailbox.has(object(), task(KEYS[0]))
+    assert mailbox.has(object(), task(KEYS[0], 4))
+    mailbox.end(2)
+    mailbox.end(2)
+    assert mailbox.empty
 
 
 def test_a_verifier_that_changes_its_key_harms_nobody() -> None:
     """A STEP may name any key: the place goes on under it, and the session ends as any other."""
-    shelf = ShardMailbox()
+    mailbox = ShardMailbox()
     own = object()
-    shelf.put(job(1, KEYS[0]), draft(5))
-    assert shelf.take(own, task(KEYS[0])) is not None
-    shelf.put(job(1, KEYS[1], 2), draft(6))
-    assert not shelf.has(own, task(KEYS[0], 2))
-    assert not shelf.has(object(), task(KEYS[1], 2))
-    assert shelf.take(own, task(KEYS[1], 2)).tokens == (6,)  # type: ignore[union-attr]
-    shelf.end(1)
-    assert shelf.empty
+    mailbox.put(job(1, KEYS[0]), draft(5))
+    assert mailbox.take(own, task(KEYS[0])) is not None
+    mailbox.put(job(1, KEYS[1], 2), draft(6))
+    assert not mailbox.has(own, task(KEYS[0], 2))
+    assert not mailbox.has(object(), task(KEYS[1], 2))
+    assert mailbox.take(own, task(KEYS[1], 2)).tokens == (6,)  # type: ignore[union-attr]
+    mailbox.end(1)
+    assert mailbox.empty
 
 
 class ShardPeer(Peer):
@@ -125,16 +125,16 @@ def test_two_verifiers_with_one_session_id_get_their_own_shards(
 ) -> None:
     """Over the wire, whichever proposal is drawn first; a third one waits for nothing."""
     monkeypatch.setattr("tests.drafter.peer.verifier_hello", sharded_hello)
-    shelf = ShardMailbox()
+    mailbox = ShardMailbox()
     engine: Any = ToyDrafter(mixed(V, 2), V)
-    program = FollowingProgram(engine, DrafterConfig(shard_count=2), shelf)
+    program = FollowerProgram(engine, DrafterConfig(shard_count=2), mailbox)
     peers = [ShardPeer(program, TARGET) for _ in range(3)]
     for peer, key in zip(peers, (*KEYS, 79), strict=True):
         peer.begin(key)
         peer.ask(SESSION, POLICY)
     assert not program.waiting
     for index in drawn:
-        shelf.put(job(index + 1, KEYS[index]), draft(5 + index))
+        mailbox.put(job(index + 1, KEYS[index]), draft(5 + index))
         assert program.waiting
         assert program.draft() == [peers[index].connection]
         assert not program.waiting
@@ -148,9 +148,9 @@ def test_a_connection_that_ends_leaves_its_places_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tests.drafter.peer.verifier_hello", sharded_hello)
-    shelf = ShardMailbox()
+    mailbox = ShardMailbox()
     engine: Any = ToyDrafter(mixed(V, 2), V)
-    program = FollowingProgram(engine, DrafterConfig(shard_count=2), shelf)
+    program = FollowerProgram(engine, DrafterConfig(shard_count=2), mailbox)
     for round_ in (1, 2):
         peer = ShardPeer(program, TARGET)
         peer.begin(KEYS[0])
@@ -158,6 +158,6 @@ def test_a_connection_that_ends_leaves_its_places_to_the_next(
             peer.sessions[SESSION].reset()
         peer.ask(SESSION, POLICY)
         asked = replace(job(1, KEYS[0]), generation=peer.sessions[SESSION].generation)
-        shelf.put(asked, draft(5))
+        mailbox.put(asked, draft(5))
         assert program.draft() == [peer.connection]
         program.disconnect(peer.connection)
