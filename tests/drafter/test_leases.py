@@ -22,7 +22,7 @@ from draftwire.session.reasons import DropReason
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.tcp import TcpChannel
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.connected import KEEP_SECONDS
+from draftwire.verifier.connection import KEEP_SECONDS
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.remote import RemoteDrafter

@@ -16,7 +16,8 @@ from draftwire.engines.parallel.rounds import Asked, DistantProposal
 from draftwire.kernels.shards.emulator import emulate
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.drafter import Miss, MissReason, Traffic
+from draftwire.verifier.counters import Traffic
+from draftwire.verifier.miss import Miss, MissReason
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 

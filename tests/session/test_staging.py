@@ -11,10 +11,8 @@ from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ConfigurationError, ReleasedError
 from draftwire.session.slot_buffers import ReplySlots, SlotPlan
 from draftwire.session.slots import SlotState
-from draftwire.verifier.client import DraftClient
-from draftwire.verifier.drafter import Miss, MissReason
-from draftwire.verifier.hello import verifier_hello
-from draftwire.verifier.local import LocalDrafter, ProgramChannel
+from draftwire.verifier.local import LocalDrafter
+from draftwire.verifier.miss import Miss, MissReason
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, Outcome
@@ -112,14 +110,8 @@ def test_a_dense_proposal_lies_in_its_slot_until_its_round_is_over() -> None:
 
 def test_a_request_more_than_the_slots_were_planned_for_is_target_only() -> None:
     target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1), V)
-    program = DrafterProgram(engine, DrafterConfig())
-    with DraftClient(
-        lambda until: ProgramChannel(program),
-        verifier_hello(target),
-        deadline=1e9,
-        connect_timeout=1e9,
-        slots=SlotPlan(requests=1, depth=2),
-    ) as client:
+    plan = SlotPlan(requests=1, depth=2)
+    with LocalDrafter(DrafterProgram(engine, DrafterConfig()), target, slots=plan) as client:
         first, second = client.open((1,), 1), client.open((1,), 2)
         shallow = first.propose(DENSE)
         assert not isinstance(shallow, Miss) and len(shallow.tokens) == 2

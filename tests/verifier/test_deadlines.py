@@ -15,9 +15,9 @@ from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel, Part
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.deadlines import Deadline, DeadlineBounds
-from draftwire.verifier.drafter import Miss
 from draftwire.verifier.generate import generate
 from draftwire.verifier.hello import verifier_hello
+from draftwire.verifier.miss import Miss
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, MessageType, Outcome

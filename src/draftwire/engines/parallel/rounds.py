@@ -24,7 +24,7 @@ from draftwire.rows.shards import settle
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason, reason_of
 from draftwire.session.shards import ShardProposal
-from draftwire.verifier.drafter import Drafted, Miss, MissReason
+from draftwire.verifier.miss import Drafted, Miss, MissReason
 from draftwire.verifier.rank_client import RankClient
 from draftwire.verifier.request import ClientRequest
 from draftwire.wire.messages import ProposalPolicy
@@ -241,7 +241,7 @@ def _words(key: int, request: ClientRequest, depth: int) -> Sequence[int]:
 
 
 def _number(miss: Miss | None) -> int:
-    return 0 if miss is None else _MISSES.index(MissReason(miss.reason))
+    return 0 if miss is None else _MISSES.index(MissReason(miss.reason.value))
 
 
 def _first(reasons: Integers) -> int | None:
