@@ -153,17 +153,17 @@ def unpacked(parts: Parts, agreed: Agreed) -> Iterator[Received]:
 
 def held_by(session: DrafterSession) -> tuple[object, ...]:
     """All that a drafter's session holds, to be compared."""
-    cached = session._cached
+    cached = session.cached
     return (
         session.state,
         session.generation,
         session.round,
         session.tokens,
         session.prefix_digest,
-        session._step,
-        tuple(map(bytes, session._kept)),
-        session._drafts,
-        session._asked_at,
+        session.latest_step,
+        tuple(map(bytes, session.kept_answer)),
+        session.drafts,
+        session.asked_at,
         (cached.prefix.tokens(), cached.length, cached.drafts),
     )
 

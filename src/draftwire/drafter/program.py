@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, Generic, Protocol, TypeAlias
 
@@ -72,7 +73,7 @@ class DrafterProgram(Generic[Context]):
         config: DrafterConfig,
         *,
         source: ProposalSource = ProposalWords,
-        proposer: Proposer[Context] = propose,
+        proposer: Proposer[Context] | None = None,
         clock: Callable[[], float] = time.monotonic,
         key: bytes = b"",
         entropy: Callable[[int], bytes] = os.urandom,
@@ -92,7 +93,7 @@ class DrafterProgram(Generic[Context]):
         self.connections: set[Connection[Context]] = set()
         self._hello = drafter_hello(engine, config)
         self._source = source
-        self._proposer = proposer
+        self._proposer = proposer or partial(propose, kernels=config.kernels)
         self._clock = clock
         self._key = key
         self._entropy = entropy

@@ -73,6 +73,31 @@ class DrafterSession:
         return None if self._step is None else self._step.slot
 
     @property
+    def latest_step(self) -> Step | None:
+        """The latest STEP, until its round is over."""
+        return self._step
+
+    @property
+    def kept_answer(self) -> Parts:
+        """Its answer, kept for retries; empty until there is one."""
+        return self._kept
+
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        """The draft tokens of that answer."""
+        return self._drafts
+
+    @property
+    def asked_at(self) -> int:
+        """How many tokens were committed when it was asked."""
+        return self._asked_at
+
+    @property
+    def cached(self) -> Cached:
+        """What the engine's context is known to hold."""
+        return self._cached
+
+    @property
     def keeps(self) -> bool:
         """Whether a proposal is kept for retries of its STEP."""
         return bool(self._drafts)

@@ -248,7 +248,11 @@ class Generation(Generic[Context], Iterator[Emission]):
         self.report.seconds.target += scored - began
         self.report.seconds.verify += time.perf_counter() - scored
         self._refusal = judgement.refusal
-        return self._commit(judgement, len(drafts)) if judgement.tokens else []
+        if judgement.tokens:
+            return self._commit(judgement, len(drafts))
+        if drafts:
+            self.report.judged(len(drafts), len(drafts), 0)  # the text ends before all of them
+        return []
 
     def _propose(self) -> Proposal | None:
         report, drafting = self.report, self._drafting
