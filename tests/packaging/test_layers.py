@@ -66,7 +66,8 @@ def _reach(graph: Graph, start: str) -> set[str]:
 
 
 def test_no_circle_between_files() -> None:
-    assert circles(import_graph(ROOT / "src")) == sorted(KNOWN_CIRCLES)
+    found = circles(import_graph(ROOT / "src"))
+    assert [each for each in found if each not in KNOWN_CIRCLES] == []
 
 
 @pytest.mark.parametrize(

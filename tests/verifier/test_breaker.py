@@ -151,7 +151,7 @@ def test_no_pause_pays_for_a_machine_that_stood_still() -> None:
     played.play(300, lambda n: 2.6e6 if n == 100 else 1.5)
     played.play(100, lambda n: 30.0)
     assert played.breaker.pauses == 2
-    assert played.breaker._left <= 5000 / 0.02
+    assert played.breaker.paused_rounds <= 5000 / 0.02
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -209,7 +209,7 @@ class RankedTarget(Target):
         """Take what this rank has of it."""
         self.engine = engine
         self.folder = folder
-        self._tokenizer = columns.tokenizer
+        self.tokenizer = columns.tokenizer
 
 
 @contextmanager

@@ -140,7 +140,7 @@ class Breaker:
         self._tokens = 0.0
         self._rounds = 0
         self._since_sample = 0
-        self._left = 0  # rounds of the pause still to come
+        self.paused_rounds = 0  # rounds of the pause still to come
         self._failures = 0  # pauses in a row
         self._debt = 0.0  # seconds that drafting has lost and nothing has paid back
         self._worst = 0.0  # of the debt, what the worst round has left; no pause is for that alone
@@ -164,14 +164,15 @@ class Breaker:
             return "drafting is being measured"
         times = f"{self.drafted * 1e3:.2f} ms a token, {self.alone * 1e3:.2f} ms without"
         if self.state is BreakerState.OPEN:
-            return f"drafting costs more than it brings ({times}): paused for {self._left} rounds"
+            pause = f"paused for {self.paused_rounds} rounds"
+            return f"drafting costs more than it brings ({times}): {pause}"
         return f"drafting pays ({times})"
 
     def admits(self) -> Choice:
         """Return what the next round is, from finished rounds alone."""
         if self.state is BreakerState.OPEN:
-            if self._left:
-                self._left -= 1
+            if self.paused_rounds:
+                self.paused_rounds -= 1
                 return Choice.PAUSE
             self._probe()
         elif len(self._alone) < self._needed:
@@ -265,8 +266,8 @@ class Breaker:
         self.state = BreakerState.OPEN
         self.pauses += 1
         self._failures += 1
-        self._left = max(doubled, owed)
-        self._debt = max(self._debt - worth * self._left, 0.0)
+        self.paused_rounds = max(doubled, owed)
+        self._debt = max(self._debt - worth * self.paused_rounds, 0.0)
         self._worst = min(self._worst, self._debt)
 
     def _probe(self) -> None:

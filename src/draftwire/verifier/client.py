@@ -135,6 +135,11 @@ class DraftClient:
         slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
         return self._begin(self._opened, slot, prompt, proposal_key, clock=time.perf_counter)
 
+    @property
+    def awaits_rounds(self) -> bool:
+        """Whether a round was asked for and has no result yet."""
+        return self._rounds.waiting()
+
     def close(self) -> None:
         """End every request and the connection; may be called twice."""
         for request in list(self._requests.values()):

@@ -180,7 +180,7 @@ def _keep_largest(bits: NDArray[np.int32], ids: NDArray[np.int64], count: int) -
 def _allocate(weights: NDArray[np.int64], mass: int, counts: NDArray[np.int32]) -> None:
     """A9 into ``counts``; the weights are used up."""
     remainders = _workspace.get("remainders", weights.size)
-    left, positive = cpu_quantise.share(weights, mass, counts, remainders)
+    left, positive = cpu_quantise.floor_counts(weights, mass, counts, remainders)
     given = 0
     if 0 < left < positive:
         width = mass.bit_length()
