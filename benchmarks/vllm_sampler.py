@@ -252,7 +252,7 @@ def run(*, quick: bool = False, vocab: int = VOCAB) -> Result:
         f"depth {DEPTH}, V {vocab}, sparse {SUPPORT}, T {TEMPERATURE}, 1 thread"
     )
     for batch in BATCHES:
-        figures, goals = measure(batch, vocab, 5 if quick else 21)
+        figures, goals = measure(batch, vocab, 5 if quick else 11)
         result.figures |= {f"batch {batch}: {name}": value for name, value in figures.items()}
         result.goals += goals
     return result

@@ -52,7 +52,7 @@ class WayFound:
     @property
     def lost(self) -> int:
         """Rounds that asked for a proposal, or could not, and got none; the breaker's aside."""
-        chosen = ("not_worth", "sampled")
+        chosen = ("breaker_open", "baseline")
         return sum(n for reason, n in self.report.misses.items() if reason.value not in chosen)
 
     @property

@@ -116,7 +116,7 @@ def settle(pair: Pair, ways: Sequence[Way], seconds: float) -> None:
             way.turn(pair, number)
             number += 1
             rounds = client.totals.sum().rounds
-            drafting = breaker.state is BreakerState.DRAFTING and rounds >= _SETTLED_ROUNDS
+            drafting = breaker.state is BreakerState.CLOSED and rounds >= _SETTLED_ROUNDS
             if breaker.pauses > 1 or drafting:
                 break
 

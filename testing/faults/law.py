@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from draftwire.exact.words import Address, Domain, WordSource
 from draftwire.session import pending_round as flight
-from draftwire.verifier.drafter import MissReason
+from draftwire.verifier.miss import MissReason
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import WireVersion

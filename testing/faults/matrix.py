@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from draftwire.verifier.drafter import MissReason
+from draftwire.verifier.miss import MissReason
 from draftwire.wire.registry import WireVersion
 from testing.faults import network, peers, several
 from testing.faults.law import Case, OtherRequestError, enumerations, shape

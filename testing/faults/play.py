@@ -113,7 +113,7 @@ def _check(scene: Scene, run: Generation[ToyRequest], watched: Watched, *, whole
 def _settle(scene: Scene) -> None:
     client, told, world = scene.client, scene.told, scene.world
     if scene.moment is Moment.TARGET_ONLY:
-        told.misses.subtract({"sampled": told.misses["sampled"]})
+        told.misses.subtract({"baseline": told.misses["baseline"]})
     told.misses = +told.misses
     drops = Counter({reason.value: n for reason, n in client.counters.drops.items()})
     lost = {r.value for r in DropReason} & set(told.misses)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from draftwire.drafter.program import DrafterConfig
 from draftwire.transport.tcp import Address, free_address
-from draftwire.verifier.drafter import Miss
+from draftwire.verifier.miss import Miss
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.request import ClientRequest
 from draftwire.wire.messages import ProposalPolicy
@@ -307,7 +307,7 @@ def _kill(child: BaseProcess) -> None:
 
 def _connect(drafter: RemoteDrafter) -> None:
     until = time.monotonic() + _START_SECONDS
-    while drafter.reach() is not None:
+    while drafter.ensure_connected() is not None:
         if time.monotonic() > until:
             raise TimeoutError("the drafter did not start")
         time.sleep(0.005)

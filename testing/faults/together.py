@@ -12,8 +12,8 @@ from typing import Final
 
 from draftwire.verifier.client import ClientRequest
 from draftwire.verifier.context import context_version, sampling_settings
-from draftwire.verifier.drafter import Drafted
 from draftwire.verifier.generate import Generation, generate
+from draftwire.verifier.miss import Drafted
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy

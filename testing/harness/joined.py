@@ -111,10 +111,10 @@ class HashDrafter:
     def draft(self, task: DraftTask, prefix: Sequence[int] | None = None) -> Draft:
         """Do a task as an engine would; ``prefix``: what the state must come to before a draw."""
         state = self.states.setdefault(task.session, [])
-        assert task.keep <= len(state), "the session counts on a state that is not there"
-        assert task.tokens, "at least the anchor is fed"
-        del state[task.keep :]
-        state += task.tokens
+        assert task.cached_tokens <= len(state), "the session counts on a state that is not there"
+        assert task.new_tokens, "at least the anchor is fed"
+        del state[task.cached_tokens :]
+        state += task.new_tokens
         assert len(state) == task.first_position
         assert prefix is None or state == list(prefix), "the state is of other tokens"
         drawn: Drawn = []
@@ -153,17 +153,17 @@ def unpacked(parts: Parts, agreed: Agreed) -> Iterator[Received]:
 
 def held_by(session: DrafterSession) -> tuple[object, ...]:
     """All that a drafter's session holds, to be compared."""
-    cached = session._cached
+    cached = session.cached
     return (
         session.state,
         session.generation,
         session.round,
         session.tokens,
         session.prefix_digest,
-        session._step,
-        tuple(map(bytes, session._kept)),
-        session._drafts,
-        session._asked_at,
+        session.latest_step,
+        tuple(map(bytes, session.kept_answer)),
+        session.drafts,
+        session.asked_at,
         (cached.prefix.tokens(), cached.length, cached.drafts),
     )
 

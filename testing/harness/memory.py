@@ -175,19 +175,19 @@ class MemoryPair:
         self.connected = True
         self.verifier = MemoryEnd(self, there, back)
         self.drafter = MemoryEnd(self, back, there)
-        self._ways = (there, back)
+        self.ways = (there, back)
 
     @property
     def happened(self) -> Counter[Fault]:
         """The faults so far, both directions together."""
-        return self._ways[0].happened + self._ways[1].happened
+        return self.ways[0].happened + self.ways[1].happened
 
     def heal(self) -> None:
         """From now on nothing happens to a chunk; what is under way stays as it is."""
-        for way in self._ways:
+        for way in self.ways:
             way.faults = Faults(longest=way.faults.longest, latency=way.faults.latency)
             way.planned.clear()
 
     def due(self) -> float | None:
         """Return when the next chunk arrives anywhere, or None if nothing is under way."""
-        return min((due for way in self._ways if (due := way.due()) is not None), default=None)
+        return min((due for way in self.ways if (due := way.due()) is not None), default=None)

@@ -100,6 +100,7 @@ def drafting(
     config: DrafterConfig | None = None,
     source: ProposalSource = ProposalWords,
     audit: bool = True,
+    connect_timeout: float = 1.0,
     deadline: float = 20.0,
     through: Callable[[Channel], Channel] = lambda channel: channel,
     pair: Callable[[], MemoryPair] = MemoryPair,
@@ -117,7 +118,7 @@ def drafting(
             lambda until: through(MemoryChannel(program, pair(), time)),
             hello,
             deadline=deadline,
-            connect_timeout=1.0,
+            connect_timeout=connect_timeout,
             audit=audit,
             clock=time,
         ) as client:

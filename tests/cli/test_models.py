@@ -27,7 +27,7 @@ def test_a_prompt_far_beyond_the_context_is_not_tokenised(
     target = Target(pair.target, device="cpu", threads=1)
     most = max(LEAST_CHARACTERS, CHARACTERS_A_TOKEN * target.engine.max_context)
     assert len(target.encode("w3 " * (most // 3))) == most // 3
-    monkeypatch.setattr(target, "_tokenizer", None)
+    monkeypatch.setattr(target, "tokenizer", None)
     with pytest.raises(ConfigurationError, match="shorten it"):
         target.encode("w" * (most + 1))
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from draftwire.cli.output import TextStream, dress, legend, rates, report_lines, wants_colour
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.generate import Emission, Kind
+from draftwire.verifier.miss import MissReason
 from draftwire.verifier.report import Report
 from draftwire.verifier.stop import Finish, cut
 
@@ -161,7 +161,7 @@ def test_a_drafter_that_was_never_there_is_said_to_have_been_away() -> None:
     report.missed(MissReason.BASELINE, 0)
     assert "away" not in report_lines(report)[-1]
     report.missed(MissReason.NO_CONNECTION, 0)
-    assert "the drafter was away (sampled 1, no_connection 1)" in report_lines(report)[-1]
+    assert "the drafter was away (baseline 1, no_connection 1)" in report_lines(report)[-1]
     report.proposed(2)
     assert "away" not in report_lines(report)[-1]
 

@@ -18,7 +18,7 @@ KINDS = {"flat", "peaked", "near-tied", "tiny p", "random", "one legal id", "hug
 
 @pytest.fixture(autouse=True)
 def without_the_pair(monkeypatch):
-    monkeypatch.setattr(qualify, "_real", lambda rows: iter(()))
+    monkeypatch.setattr(qualify, "real_rows", lambda rows: iter(()))
 
 
 def run(capsys, *arguments):
@@ -40,9 +40,9 @@ def test_a_sound_backend_is_measured(capsys, backend):
 
 def test_triton_is_measured_under_the_interpreter(capsys, monkeypatch):
     """One policy and two kinds of rows: under the interpreter launches are slow."""
-    kinds = qualify._rows
+    kinds = qualify.sample_rows
     monkeypatch.setattr(measuring, "POLICIES", measuring.POLICIES[:1])
-    monkeypatch.setattr(qualify, "_rows", lambda *given: list(kinds(*given))[4:6])
+    monkeypatch.setattr(qualify, "sample_rows", lambda *given: list(kinds(*given))[4:6])
     small = ["--rows", "1", "--vocab", "8", "--huge-vocab", "0", "--json"]
     code, out = run(capsys, "--backend", "triton", *small)
     assert code == ExitCode.OK and json.loads(out)["sound"]

@@ -19,9 +19,9 @@ from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ProtocolErrorCode
 from draftwire.session.reasons import DropReason
 from draftwire.transport.tcp import Address
-from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.local import LocalDrafter
+from draftwire.verifier.miss import MissReason
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy

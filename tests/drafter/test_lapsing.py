@@ -13,8 +13,8 @@ from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.session.session_table import SessionTable
 from draftwire.verifier.client import ClientRequest, DraftClient
-from draftwire.verifier.drafter import Miss
 from draftwire.verifier.hello import verifier_hello
+from draftwire.verifier.miss import Miss
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome, Status
 from testing.harness.joined import SPARSE, Joined, agreement, error_of, unpacked

@@ -22,7 +22,7 @@ from draftwire.session.reasons import DropReason
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.tcp import TcpChannel
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.connected import KEEP_SECONDS
+from draftwire.verifier.connection import KEEP_SECONDS
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.remote import RemoteDrafter
@@ -250,7 +250,7 @@ def test_t38_ten_thousand_aborted_sessions_leave_nothing_at_the_drafter() -> Non
             objects.append(alive())
     assert not engine.contexts and not program.open_sessions and not program.slots_in_use
     assert program.counters.withdrawn >= 9_500
-    assert len(connection.roster._ended) <= 4  # type: ignore[union-attr]
+    assert connection.roster.ends_remembered <= 4  # type: ignore[union-attr]
     assert max(objects) - min(objects) < 100
     for session in range(20_001, 20_101):  # without an end: no more than were agreed
         link.send(replace(asked, session=session, slot=session % 4))
@@ -294,5 +294,5 @@ def test_t38_ten_thousand_requests_of_a_drafter_that_never_answers() -> None:
             if number % 2500 == 2499:
                 objects.append(alive())
         assert client.counters.drops[DropReason.MISSED_DEADLINE] == 10_000
-        assert not client._requests and not client._rounds.waiting()
+        assert not client.open_requests and not client.awaits_rounds
         assert max(objects) - min(objects) < 100

@@ -79,9 +79,9 @@ def really_held(program: DrafterProgram[object]) -> int:
     """Bytes of all answers that sessions keep or that wait to be sent, each object once."""
     found: dict[int, int] = {}
     for connection in program.connections:
-        sessions = () if connection.roster is None else connection.roster._sessions.values()
-        parts = [part for session in sessions for part in session._kept]
-        for part in (*parts, *connection.outgoing._parts):
+        sessions = () if connection.roster is None else connection.roster.sessions()
+        parts = [part for session in sessions for part in session.kept_answer]
+        for part in (*parts, *connection.outgoing.head()):
             whole = part.obj if isinstance(part, memoryview) else part
             size = memoryview(whole).nbytes
             if size >= 1024:  # rows; heads and whole small answers are joined and copied

@@ -156,7 +156,7 @@ def test_weights_are_shared_and_the_model_is_left_as_it_was() -> None:
     assert model.config._attn_implementation == before
     assert all(type(layer.mlp.up_proj) is torch.nn.Linear for layer in model.model.layers)
     theirs = {each.data_ptr() for each in model.parameters()}
-    assert {each.data_ptr() for each in together._model.parameters()} == theirs
+    assert {each.data_ptr() for each in together.model.parameters()} == theirs
 
 
 def test_a_pass_that_fails_leaves_every_sequence_as_it_was(
@@ -173,7 +173,7 @@ def test_a_pass_that_fails_leaves_every_sequence_as_it_was(
 
     # The first layer has taken the tokens when the second fails.
     with monkeypatch.context() as patch:
-        patch.setattr(together._model.model.layers[1], "forward", fail)
+        patch.setattr(together.model.model.layers[1], "forward", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
             together.forward([(one, [1, 2]) for one in sequences])
     assert [one.length for one in sequences] == [2, 2, 2]

@@ -44,7 +44,7 @@ def test_a_device_that_is_not_there(
     folder: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is said before anything is loaded for it."""
-    monkeypatch.setattr(loading, "_attempt", lambda *what, **options: pytest.fail(str(what)))
+    monkeypatch.setattr(loading, "attempt", lambda *what, **options: pytest.fail(str(what)))
     with pytest.raises(ModelError, match="cpu always works"):
         load_folder(folder, device=device)
 

@@ -10,7 +10,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, SynthIDTextWatermarkingConfig
 
 from draftwire.engines.hf.processors import RowProcessors
-from draftwire.engines.hf.target import HfTargetEngine, Prepared, _prepared
+from draftwire.engines.hf.target import HfTargetEngine, Prepared, only_prepare
 from draftwire.errors import ConfigurationError
 from draftwire.verifier.sampling import Sampling
 from testing.harness.tiny_models import tiny_llama, tiny_tokenizer
@@ -107,7 +107,7 @@ def test_the_processors_of_a_batch_cut_to_one_row_answer_as_the_batch_does(retur
         no_repeat_ngram_size=2,
         prefix_allowed_tokens_fn=by_prompt,
         temperature=0.7,
-        custom_generate=_prepared,
+        custom_generate=only_prepare,
     )
     assert isinstance(prepared, Prepared)
     rows = 2 * returns

@@ -52,14 +52,14 @@ def test_a_rank_that_hangs_is_given_up_after_the_patience() -> None:
 
 def test_each_rank_over_nccl_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs that need not be there: NCCL refuses one GPU for two ranks."""
-    from draftwire.engines.parallel.group import _take_gpu
+    from draftwire.engines.parallel.group import claim_gpu
 
     taken: list[str] = []
     monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.cuda.set_device", taken.append)
-    assert [_take_gpu(rank, "cuda") for rank in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
-    assert _take_gpu(0, "cuda:1") == "cuda:1"
+    assert [claim_gpu(rank, "cuda") for rank in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert claim_gpu(0, "cuda:1") == "cuda:1"
     assert taken == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
 
 

@@ -87,7 +87,7 @@ def test_the_end_of_one_session_is_not_that_of_its_namesake() -> None:
     assert mailbox.has(object(), task(KEYS[0], 4))
     mailbox.end(2)
     mailbox.end(2)
-    assert not mailbox._places and not mailbox._named
+    assert mailbox.empty
 
 
 def test_a_verifier_that_changes_its_key_harms_nobody() -> None:
@@ -101,7 +101,7 @@ def test_a_verifier_that_changes_its_key_harms_nobody() -> None:
     assert not mailbox.has(object(), task(KEYS[1], 2))
     assert mailbox.take(own, task(KEYS[1], 2)).tokens == (6,)  # type: ignore[union-attr]
     mailbox.end(1)
-    assert not mailbox._places and not mailbox._named
+    assert mailbox.empty
 
 
 class ShardPeer(Peer):

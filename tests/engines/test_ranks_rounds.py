@@ -16,7 +16,8 @@ from draftwire.engines.parallel.rounds import Asked, DistantProposal
 from draftwire.kernels.shards.emulator import emulate
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.drafter import Miss, MissReason, Traffic
+from draftwire.verifier.counters import Traffic
+from draftwire.verifier.miss import Miss, MissReason
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 
@@ -125,7 +126,7 @@ def answered(
     requests = [Request() for _ in ways]
     found = emulate(
         [
-            rounds._answered(Group(rank), client, request, POLICY, wait)  # type: ignore[arg-type]
+            rounds.collect_answer(Group(rank), client, request, POLICY, wait)  # type: ignore[arg-type]
             for rank, (client, request) in enumerate(zip(clients, requests, strict=True))
         ]
     )
@@ -173,10 +174,10 @@ def test_a_follower_with_its_own_deadline_is_seen(monkeypatch: pytest.MonkeyPatc
     """The mutant of the enumeration above: ranks that decide for themselves part."""
 
     def alone(reports: Any, left: float) -> tuple[int, int]:
-        mine = reports[0] == rounds._Report.WHOLE
-        return (rounds._Decision.USE if mine else rounds._Decision.LOST, 0)
+        mine = reports[0] == rounds.RankReport.WHOLE
+        return (rounds.RankDecision.USE if mine else rounds.RankDecision.LOST, 0)
 
-    monkeypatch.setattr(rounds, "_decided", alone)
+    monkeypatch.setattr(rounds, "decide", alone)
     with pytest.raises(AssertionError):
         test_all_ranks_use_a_proposal_or_none_does((NOW, LOST, NOW))
 
@@ -238,6 +239,6 @@ def test_an_owner_that_may_not_ask_skips_the_round_on_all_ranks() -> None:
 
 def test_reports_and_decisions_hold_every_reason() -> None:
     for reason in DropReason:
-        report = rounds._report(Request(), Dropped(reason, 1, 1, 1))  # type: ignore[arg-type]
-        decision, _ = rounds._decided(np.array([rounds._Report.WHOLE, report]), 1.0)
-        assert rounds._DROPS[decision - rounds._Decision.LOST] is reason
+        report = rounds.report_of(Request(), Dropped(reason, 1, 1, 1))  # type: ignore[arg-type]
+        decision, _ = rounds.decide(np.array([rounds.RankReport.WHOLE, report]), 1.0)
+        assert rounds.DROP_REASONS[decision - rounds.RankDecision.LOST] is reason

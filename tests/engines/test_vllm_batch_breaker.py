@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from draftwire.engines.vllm.batch_breaker import BatchBreaker
 from draftwire.engines.vllm.speculation import ProposeRequest, SpeculationState
 from draftwire.verifier.breaker import BreakerConfig, Choice
-from draftwire.verifier.drafter import MissReason
+from draftwire.verifier.miss import MissReason
 from testing.toys.enumeration import WordTree, law_of
 from tests.engines.test_vllm_speculation import (
     POLICY,

@@ -1,4 +1,4 @@
-"""What of the vLLM engine needs no vLLM: options, the range, the manners of the entry point."""
+"""What of the vLLM engine needs no vLLM: options, the range, what the entry point leaves alone."""
 
 from __future__ import annotations
 

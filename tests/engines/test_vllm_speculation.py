@@ -24,9 +24,9 @@ from draftwire.engines.vllm.speculation import (
 from draftwire.exact.words import Domain
 from draftwire.kernels.protocol import Round
 from draftwire.transport.channel import Channel
-from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.judge import judge
 from draftwire.verifier.local import LocalDrafter
+from draftwire.verifier.miss import MissReason
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 from testing.toys.enumeration import WordTree, law_of

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from draftwire.session.link import Link
-from draftwire.transport.channel import Channel
-from draftwire.verifier.remote import RemoteDrafter
+from draftwire.verifier.connection import Connection, ConnectionEvent
 from testing.faults import stall
 from testing.faults.stall import DEADLINE, TRIES, Round, Stalls, Trial
 
@@ -100,10 +100,10 @@ def test_a_round_that_is_really_late_is_seen_by_the_real_measurement(
 ) -> None:
     """Two rounds each: as they are, and with a client that goes on waiting a fifth longer."""
     assert stall.measure("stopped", 2).verdict in ("held", "NOT MEASURED")
-    receive = RemoteDrafter._receive
+    receive = Connection.receive
 
-    def longer(self: RemoteDrafter, channel: Channel, link: Link, deadline: float) -> None:
-        receive(self, channel, link, deadline + 0.2 * DEADLINE)
+    def longer(self: Connection, deadline: float) -> Iterator[ConnectionEvent]:
+        return receive(self, deadline + 0.2 * DEADLINE)
 
-    monkeypatch.setattr(RemoteDrafter, "_receive", longer)
+    monkeypatch.setattr(Connection, "receive", longer)
     assert stall.measure("stopped", 2).verdict in ("FAIL", "NOT MEASURED")

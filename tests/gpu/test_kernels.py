@@ -1,54 +1,56 @@
 """What only a GPU can show: the compiled kernels equal to the bit, no waiting, graphs. `make gpu`.
 
-Outside tests/, because nothing here may be skipped and a GPU is not everywhere.
+Not among the tests of `make test`, because nothing here may be skipped and a GPU is not everywhere.
 """
 
 import numpy as np
 import pytest
 import torch
 
-from draftwire.exact.words import Domain, RequestKey
-from draftwire.kernels.backend import (
-    OK,
-    UNDECIDED,
-    QRows,
-    load,
-)
+from draftwire.kernels.protocol import OK, UNDECIDED
+from draftwire.kernels.registry import kernels_for
+from draftwire.kernels.torch import sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Layout
-from tests.kernels.batches import POLICIES, differing, host, logits_of, moved, policy, with_refused
+from tests.kernels.batches import POLICIES, logits_of, policy, with_refused
+from tests.kernels.test_rounds import rounds_of
 
-NUMPY = load("numpy")
-DEVICE = {name: load(name, "cuda") for name in ("torch", "triton")}
+CPU = kernels_for("cpu", "cpu")
+DEVICE = {name: kernels_for(name, "cuda") for name in ("torch", "triton")}
 ROWS, SIZES = 7_168, (1, 2, 3, 5, 7, 12, 17)
-DOMAINS = (Domain.ACCEPTANCE, Domain.CORRECTION, Domain.BONUS)
+
+
+def rows_of(kernels, q):
+    return [
+        (None if row.ids is None else row.ids.tolist(), row.counts.tolist())
+        for row in kernels.host_rows(q)
+    ]
 
 
 def compare(rows, given, seed):
-    """Both backends beside numpy, which is the slowest of them and asked once."""
-    expected, status = NUMPY.quantise(rows, given)
-    weights = NUMPY.weights(rows, given.temperature)[0] if given.temperature else None
-    words = np.random.default_rng(seed).integers(0, TOTAL, len(rows))
-    tokens = NUMPY.draw(expected, words)
-    for backend in DEVICE.values():
-        q, other = backend.quantise(backend.from_host(rows), given)
-        assert not len(differing(expected, host(backend, q))), (backend.name, given)
-        assert (status == backend.to_host(other)).all()
-        if weights is not None:
-            found, _ = backend.weights(backend.from_host(rows), given.temperature)
-            assert (weights == backend.to_host(found)).all()
-        assert (backend.to_host(backend.draw(q, backend.from_host(words))) == tokens).all()
+    """Both device classes beside the CPU, which is the slowest of them and asked once."""
+    expected, status = CPU.quantise(rows, given)
+    uniform24 = np.random.default_rng(seed).integers(0, TOTAL, len(rows))
+    tokens = CPU.draw(expected, uniform24)
+    sound = np.flatnonzero(status == OK).tolist()
+    due = rows_of(CPU, expected)
+    for name, kernels in DEVICE.items():
+        q, other = kernels.quantise(torch.from_numpy(rows).cuda(), given)
+        assert (status == kernels.transfer.to_host(other)).all(), (name, given)
+        found = rows_of(kernels, q)
+        assert all(found[at] == due[at] for at in sound), (name, given)
+        assert (kernels.draw(q, uniform24) == tokens).all(), (name, given)
 
 
 @pytest.mark.parametrize(("index", "size"), list(enumerate(SIZES)))
-def test_100352_rows_equal_numpys(index, size):
+def test_100352_rows_equal_the_cpus(index, size):
     """7 sizes, 2 policies of 14 each, 7,168 rows each."""
     for turn in (2 * index, 2 * index + 1):
         compare(with_refused(logits_of(ROWS, size, turn)), POLICIES[turn], turn)
 
 
 @pytest.mark.parametrize("size", [129_280, 262_144])
-def test_200_rows_of_a_real_vocabulary_equal_numpys(size):
+def test_200_rows_of_a_real_vocabulary_equal_the_cpus(size):
     """200 rows each: every block of the compiled kernels, adversarial rows of twelve kinds."""
     for turn in range(25):
         given = (policy(), policy(support=32), POLICIES[9])[turn % 8 // 3]
@@ -58,23 +60,15 @@ def test_200_rows_of_a_real_vocabulary_equal_numpys(size):
 @pytest.mark.parametrize("name", DEVICE)
 def test_bfloat16_logits_widen_exactly(name):
     rows = torch.from_numpy(logits_of(512, 3000, seed=2)).to(torch.bfloat16)
-    expected, _ = NUMPY.quantise(rows.to(torch.float32).numpy(), policy())
+    expected, _ = CPU.quantise(rows.to(torch.float32).numpy(), policy())
     q, _ = DEVICE[name].quantise(rows.cuda(), policy())
-    assert not len(differing(expected, host(DEVICE[name], q)))
+    assert rows_of(DEVICE[name], q) == rows_of(CPU, expected)
 
 
-def rounds_of(batch, depth, size, seed, given):
-    rng = np.random.default_rng(seed)
-    logits = (rng.standard_normal((batch, depth + 1, size)) * 2).astype(np.float32)
-    draft = logits[:, :depth] + rng.standard_normal((batch, depth, size)) * 0.5
-    q, _ = NUMPY.quantise(draft.astype(np.float32).reshape(-1, size), given)
-    tokens = NUMPY.draw(q, rng.integers(0, TOTAL, batch * depth)).reshape(batch, depth)
-    ids = None if q.ids is None else q.ids.reshape(batch, depth, -1)
-    rows = QRows(size, ids, q.counts.reshape(batch, depth, -1))
-    requests = [RequestKey(seed * 1000 + index) for index in range(batch)]
-    keys = np.array([[request.key(domain) for domain in DOMAINS] for request in requests])
-    addresses = np.array([[3, index, 40] for index in range(batch)])
-    return logits, tokens, rows, keys, addresses
+def test_greedy_ids_only():
+    rows = logits_of(200, 3000, seed=7)
+    given = ProposalPolicy(Layout.IDS_ONLY, 1, 0.0)
+    compare(rows, given, 7)
 
 
 @pytest.mark.parametrize("name", DEVICE)
@@ -88,97 +82,78 @@ def rounds_of(batch, depth, size, seed, given):
         (8, 129_280, policy()),
     ],
 )
-def test_rounds_equal_numpys(name, batch, size, given):
-    logits, tokens, q, keys, addresses = rounds_of(batch, 5, size, size, given)
-    expected = NUMPY.verify(logits, tokens, q, NUMPY.draws(keys, addresses, 5))
-    backend = DEVICE[name]
-    place = backend.from_host
-    draws = backend.draws(place(keys), place(addresses), 5)
-    made = backend.verify(place(logits), place(tokens), moved(backend, q), draws)
-    status = backend.to_host(made.status)
-    # What a bound leaves undecided at this size is rare, and never another token.
-    decided = (status == OK) & (expected.status == OK)
-    assert decided.mean() > 0.999 and (status[~decided] == UNDECIDED).all()
-    assert (backend.to_host(made.tokens)[decided] == expected.tokens[decided]).all()
-    assert (backend.to_host(made.accepted)[decided] == expected.accepted[decided]).all()
+def test_rounds_equal_the_cpus(name, batch, size, given):
+    """Ragged, sampled and greedy; what a bound leaves undecided is rare, never another token."""
+    scores, rounds = rounds_of(batch, size, size, given)
+    expected = CPU.verify(scores, rounds)
+    found = DEVICE[name].verify(torch.from_numpy(scores).cuda(), rounds)
+    decided = [
+        (one, other)
+        for one, other in zip(expected, found, strict=True)
+        if UNDECIDED not in (one.status, other.status)
+    ]
+    assert len(decided) > 0.999 * batch - 1
+    assert all(one == other for one, other in decided)
 
 
 class Captured:
-    """A whole round, words and all, captured in one CUDA graph over fixed buffers."""
+    """What a round computes between two waits, captured in one CUDA graph over fixed buffers."""
 
-    def __init__(self, backend, batch, depth, size, given):
-        self.backend, self.depth, self.given = backend, depth, given
-        self.draft = torch.zeros(batch * depth, size, device="cuda")
-        self.target = torch.zeros(batch, depth + 1, size, device="cuda")
-        self.words = torch.zeros(batch * depth, dtype=torch.int64, device="cuda")
-        self.keys = torch.zeros(batch, 3, 2, dtype=torch.int64, device="cuda")
-        self.addresses = torch.zeros(batch, 3, dtype=torch.int64, device="cuda")
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # compiles, allocates, makes the layout of the words
-            for _ in range(3):
-                self.run()
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.out = self.run()
+    def __init__(self, batch, depth, size):
+        count = batch * (depth + 1)
+        self.scores = torch.zeros(count, size, device="cuda")
+        self.tokens = torch.zeros(count, dtype=torch.int64, device="cuda")
+        self.rows = torch.arange(0, count, depth + 1, device="cuda")
+        self.q = torch.zeros(batch, size, dtype=torch.int32, device="cuda")
+        self.first = torch.zeros(batch, dtype=torch.int64, device="cuda")
 
     def run(self):
-        q, _ = self.backend.quantise(self.draft, self.given)
-        batch = len(self.target)
-        tokens = self.backend.draw(q, self.words).view(batch, self.depth)
-        ids = None if q.ids is None else q.ids.view(batch, self.depth, -1)
-        rows = QRows(q.vocab_size, ids, q.counts.view(batch, self.depth, -1))
-        draws = self.backend.draws(self.keys, self.addresses, self.depth)
-        return tokens, self.backend.verify(self.target, tokens, rows, draws)
+        measured = sampling.measure(self.scores, self.tokens)
+        drawn = sampling.sample(self.scores, self.rows, self.q, self.first)
+        return measured, sampling.lowest(self.scores), drawn
 
     def fill(self, seed):
         generator = torch.Generator(device="cuda").manual_seed(seed)
-        self.target.normal_(generator=generator).mul_(3)
-        self.draft.copy_(self.target[:, : self.depth].reshape(self.draft.shape))
-        self.draft.add_(torch.empty_like(self.draft).normal_(generator=generator))
-        self.words.random_(0, TOTAL, generator=generator)
-        self.keys.random_(0, 1 << 32, generator=generator)
-        self.addresses.random_(0, 1 << 20, generator=generator)
+        self.scores.normal_(generator=generator).mul_(3)
+        self.tokens.random_(0, self.scores.shape[1], generator=generator)
+        self.first.random_(0, 1 << 48, generator=generator)
+
+
+def test_what_a_round_computes_is_captured_in_a_graph_and_replays_as_it_runs():
+    captured = Captured(4, 5, 10_000)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            captured.run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = captured.run()
+    for seed in range(20):
+        captured.fill(seed)
+        graph.replay()
+        replayed = [each.clone() for each in out]
+        eager = captured.run()
+        assert all(torch.equal(one, other) for one, other in zip(replayed, eager, strict=True))
 
 
 @pytest.mark.parametrize("name", DEVICE)
 @pytest.mark.parametrize("given", [policy(), policy(support=32)])
-def test_a_round_is_captured_in_a_graph_and_replays_as_it_runs(name, given):
-    captured = Captured(DEVICE[name], 4, 5, 10_000, given)
-    for seed in range(20):
-        captured.fill(seed)
-        captured.graph.replay()
-        tokens, made = captured.out
-        replayed = [each.clone() for each in (tokens, made.accepted, made.tokens, made.status)]
-        tokens, made = captured.run()
-        eager = (tokens, made.accepted, made.tokens, made.status)
-        assert all(torch.equal(one, other) for one, other in zip(replayed, eager, strict=True))
-        assert not made.status.any()
-
-
-@pytest.mark.parametrize("name", DEVICE)
-def test_no_operation_of_a_round_waits_for_the_device(name):
-    captured = Captured(DEVICE[name], 4, 5, 5_000, policy(support=32))
-    captured.fill(1)
+def test_quantising_does_not_wait_for_the_device(name, given):
+    logits = torch.randn(20, 5000, device="cuda")
+    DEVICE[name].quantise(logits, given)  # compiles
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        captured.run()
+        DEVICE[name].quantise(logits, given)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_greedy_ids_only_and_top_k_of_shards():
-    rows = logits_of(200, 3000, seed=7)
-    ids = np.broadcast_to(np.arange(3000, dtype=np.int32), rows.shape).copy()
-    for backend in DEVICE.values():
-        given = ProposalPolicy(Layout.IDS_ONLY, 1, 0.0)
-        expected, _ = NUMPY.quantise(rows, given)
-        q, _ = backend.quantise(backend.from_host(rows), given)
-        assert not len(differing(expected, host(backend, q)))
-        _, due = NUMPY.top_k(rows[:, :64], ids[:, :64], 32)
-        _, found = backend.top_k(
-            backend.from_host(rows[:, :64]), backend.from_host(ids[:, :64]), 32
-        )
-        assert (backend.to_host(found) == due).all()
+@pytest.mark.parametrize("name", DEVICE)
+def test_a_round_reads_back_a_few_numbers_a_row(name):
+    scores, rounds = rounds_of(32, 3000, 9, depths=(5,))
+    before = DEVICE[name].transfer.bytes_to_host
+    DEVICE[name].verify(torch.from_numpy(scores).cuda(), rounds)
+    assert DEVICE[name].transfer.bytes_to_host - before <= 32 * len(scores) + 8 * len(rounds)

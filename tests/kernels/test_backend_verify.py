@@ -17,10 +17,12 @@ from draftwire.kernels.backend import (
     Draws,
     QRows,
 )
+from draftwire.kernels.cpu.kernels import CpuKernels
 from draftwire.kernels.cpu.target_loops import target_weights
-from draftwire.kernels.resolve import Round, host_rows, resolve
+from draftwire.kernels.protocol import Round
 from draftwire.kernels.torch import verify as torch_verify
-from draftwire.wire.registry import TOTAL
+from draftwire.verifier.judge import judge
+from draftwire.wire.registry import TOTAL, Outcome
 
 from .batches import POLICIES, host, moved, policy
 from .interpreted import BLOCKS_OF_16, DEVICE, NUMPY, TORCH, TRITON
@@ -42,6 +44,11 @@ def rounds_of(batch, depth, size, seed, given=None):
     ids = None if q.ids is None else q.ids.reshape(batch, depth, -1)
     keys = [RequestKey(seed * 1000 + index) for index in range(batch)]
     return logits, tokens, QRows(size, ids, q.counts.reshape(batch, depth, -1)), keys
+
+
+def host_rows(q, index):
+    ids = None if q.ids is None else q.ids[index]
+    return CpuKernels().host_rows(QRows(q.vocab_size, ids, q.counts[index]))
 
 
 def draws_of(backend, requests, depth):
@@ -78,7 +85,7 @@ def test_verdicts_are_the_exact_ones(size, given):
     """12 combinations of 60 rounds, K = 3: 720 rounds against the exact layer on each backend."""
     logits, tokens, q, requests = rounds_of(60, 3, size, seed=size, given=given)
     expected = [
-        exactly(logits[i], tokens[i], host_rows(NUMPY, q, i), KeyedWords(requests[i]), i)
+        exactly(logits[i], tokens[i], host_rows(q, i), KeyedWords(requests[i]), i)
         for i in range(60)
     ]
     assert {verdict.outcome for verdict in expected} == {"correction", "bonus"}
@@ -158,11 +165,14 @@ def one_round(backend, masses, counts, token, first):
     every = np.array([[first]])
     draws = Draws(*(backend.from_host(each) for each in (every, every, every[0])))
     given = np.stack([scores, scores])[None]
-    found, made = verdicts_of(backend, given, tokens, q, draws)
+    found, _ = verdicts_of(backend, given, tokens, q, draws)
     words = Words(first >> 24, first & 0xFFFFFF)
-    place = [Round(words, 3, 0, 40)]
-    moved_all = backend.from_host(given), backend.from_host(tokens), moved(backend, q)
-    return [int(each[0]) for each in found], resolve(backend, made, *moved_all, place)[0]
+    this = Round([token], host_rows(q, 0), 0, 2, words, 3, 0, 40)
+    (judgement,) = judge(CpuKernels(), given[0], [this])
+    found = [int(each[0]) for each in found]
+    if found[2] == OK:
+        assert found[:2] == [judgement.accepted, judgement.tokens[-1]]
+    return found, judgement
 
 
 @pytest.mark.parametrize("backend", EVERY, ids=NAMES)
@@ -191,8 +201,8 @@ def test_d5_an_impossible_token_is_rejected_at_word_0_and_never_drawn(backend):
     quarter = TOTAL // 4
     for first in (0, 1, (1 << 48) - 1):
         _, verdict = one_round(backend, [0, 1, 0, 3], [quarter] * 4, 0, first)
-        assert (verdict.accepted, verdict.outcome) == (0, "correction")
-        assert verdict.token == 3  # p - q: 0, 0, -1/4, 1/2
+        assert (verdict.accepted, verdict.outcome) == (0, Outcome.CORRECTION)
+        assert verdict.tokens[-1] == 3  # p - q: 0, 0, -1/4, 1/2
 
 
 @pytest.mark.parametrize("backend", EVERY, ids=NAMES)
@@ -200,9 +210,9 @@ def test_g25_one_legal_id_is_always_the_token(backend):
     for first in (0, 12345, (1 << 48) - 1):
         counts = [TOTAL // 2, TOTAL // 4, TOTAL // 4]
         _, verdict = one_round(backend, [0, 1, 0], counts, 0, first)
-        assert (verdict.accepted, verdict.token) == (0, 1)
+        assert (verdict.accepted, verdict.tokens[-1]) == (0, 1)
         _, verdict = one_round(backend, [0, 1, 0], counts, 1, first)
-        assert (verdict.accepted, verdict.token) == (1, 1)
+        assert (verdict.accepted, verdict.tokens[-1]) == (1, 1)
 
 
 @pytest.mark.parametrize("backend", EVERY, ids=NAMES)
@@ -246,18 +256,13 @@ def test_e49_faults_of_one_request_are_its_own(backend):
     logits[others[0], 0] = -np.inf
     tokens[others[1], 1] = 0
     tokens[others[2], 0] = 5
-    found, made = verdicts_of(backend, logits, tokens, q, draws_of(backend, requests, 2))
+    found, _ = verdicts_of(backend, logits, tokens, q, draws_of(backend, requests, 2))
     expected = np.zeros(8, np.int32)
     expected[first_stands] = RefusalCode.NON_FINITE
     expected[others[:3]] = [RefusalCode.ZERO_MASS, RefusalCode.ZERO_Q, RefusalCode.OUT_OF_RANGE]
     assert found[2].tolist() == expected.tolist()
     assert (found[1][expected == 0] == clean[1][expected == 0]).all()
-    places = [Round(KeyedWords(request), 3, at, 40) for at, request in enumerate(requests)]
-    given = backend.from_host(logits), backend.from_host(tokens), moved(backend, q)
-    out = resolve(backend, made, *given, places)
-    assert isinstance(out[others[1]], ArithmeticRefusalError)
-    assert out[others[1]].code is RefusalCode.ZERO_Q
-    assert out[first_falls].accepted == 0
+    assert found[0][first_falls] == 0
 
 
 def test_shapes_that_do_not_fit_are_refused():

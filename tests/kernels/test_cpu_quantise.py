@@ -12,6 +12,8 @@ from draftwire.exact.counts import TOTAL, Counts
 from draftwire.exact.verify import draw as exact_draw
 from draftwire.kernels import cpu
 from draftwire.kernels.cpu import quantise_loops as cpu_quantise
+from draftwire.kernels.cpu.kernels import CpuKernels
+from draftwire.kernels.protocol import NO_TOKEN
 from draftwire.kernels.rows import QRow
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
@@ -252,8 +254,27 @@ def test_shares_are_exact_up_to_the_largest_sum_of_weights(total):
     most = min(total, 1 << 38)
     weights = np.concatenate([[0, 1, most, most - 1], rng.integers(0, most + 1, 400)])
     counts, remainders = np.empty(404, np.int32), np.empty(404, np.int64)
-    left, positive = cpu_quantise.share(weights, total, counts, remainders)
+    left, positive = cpu_quantise.floor_counts(weights, total, counts, remainders)
     expected = [divmod(weight * TOTAL, total) for weight in weights.tolist()]
     assert list(zip(counts.tolist(), remainders.tolist(), strict=True)) == expected
     assert left == TOTAL - sum(count for count, _ in expected)
     assert positive == np.count_nonzero(weights)
+
+
+def test_an_inconsistent_allocation_is_refused_and_touches_no_other_row(monkeypatch):
+    """One more left over than there are weights: impossible, and so an error and never a q."""
+    logits = np.linspace(-1, 1, 2 * 9, dtype=np.float32).reshape(2, 9)
+    policy = ProposalPolicy(Layout.DENSE, 1, 1.0)
+    due, _ = CpuKernels().quantise(logits, policy)
+    own, calls = cpu_quantise.floor_counts, []
+
+    def broken(weights, total, counts, remainders):
+        left, positive = own(weights, total, counts, remainders)
+        calls.append(left)
+        return (positive, positive) if len(calls) == 1 else (left, positive)
+
+    monkeypatch.setattr(cpu_quantise, "floor_counts", broken)
+    q, status = CpuKernels().quantise(logits, policy)
+    assert status.tolist() == [RefusalCode.INCONSISTENT_ALLOCATION, 0]
+    assert not q.counts[0].any() and (q.counts[1] == due.counts[1]).all()
+    assert CpuKernels().draw(q, np.array([5, 5]))[0] == NO_TOKEN

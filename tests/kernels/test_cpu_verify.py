@@ -9,6 +9,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
+import torch
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import quantise as exact_quantise
@@ -18,8 +19,12 @@ from draftwire.exact.verify import Verdict
 from draftwire.exact.words import WORD_BITS, Address, Domain, KeyedWords, RequestKey
 from draftwire.kernels import cpu
 from draftwire.kernels.cpu import verify_loops as cpu_verify
+from draftwire.kernels.cpu.kernels import CpuKernels
+from draftwire.kernels.cpu.target_loops import target_weights
+from draftwire.kernels.protocol import Round
 from draftwire.kernels.rows import QRow
 from draftwire.rows.prepare import prepare
+from draftwire.verifier.judge import judge
 
 SIZES = (1, 2, 3, 31, 32, 33, 513, 1000)
 LAST = 1 - Fraction(1, 2**192)  # the largest number of this file
@@ -48,6 +53,36 @@ class Numbers:
         return digits(self._numbers[address.domain])
 
 
+def verify(rows, tokens, q, source, *, generation, round, first_position):
+    """The kernels' verdict on weights, every decision taken, in the exact layer's words."""
+    this = Round(tokens, q, 0, len(rows), source, generation, round, first_position)
+    (judgement,) = judge(CpuKernels(), rows, [this])
+    if judgement.refusal is not None:
+        raise judgement.refusal
+    accepted = judgement.accepted
+    outcome = "bonus" if accepted == len(tokens) else "correction"
+    return Verdict(accepted, judgement.tokens[accepted], outcome)
+
+
+class Stream:
+    """The same words at every address."""
+
+    def __init__(self, u):
+        self._u = u
+
+    def words(self, address):
+        return digits(self._u)
+
+
+def target(p, source, turn=1):
+    """A token from p alone; source: a number U, or words by address."""
+    source = Stream(source) if isinstance(source, Fraction) else source
+    (judgement,) = judge(CpuKernels(), p[None], [Round((), (), 0, 1, source, 3, turn, 17)])
+    if judgement.refusal is not None:
+        raise judgement.refusal
+    return judgement.tokens[0]
+
+
 @pytest.fixture
 def calls(monkeypatch):
     """How often each decision was left to the exact layer."""
@@ -59,7 +94,7 @@ def calls(monkeypatch):
             counted[name] += 1
             return original(*args, **kwargs)
 
-        monkeypatch.setattr(cpu.exact_verify, name, spy)
+        monkeypatch.setattr(exact, name, spy)
     return counted
 
 
@@ -129,7 +164,7 @@ def both(p, counts, token, numbers):
     expected = exact.verify([exact_row] * 2, [(token, counts)], numbers, **AT)
     rows = np.stack([p, p])
     for q in rows_of(counts):
-        assert cpu.verify(rows, [token], [q], numbers, **AT) == expected
+        assert verify(rows, [token], [q], numbers, **AT) == expected
     return expected
 
 
@@ -178,7 +213,7 @@ def test_target_equals_exact_beside_every_kind_of_edge(size):
         some = {edges[0], edges[-1], *(edges[int(rng.integers(size))] for _ in range(4))}
         points = {ended(u) for edge in some for u in beside(Fraction(edge, edges[-1]))}
         for u in points | {Fraction(0)}:
-            token = cpu.target(p, digits(u))
+            token = target(p, u)
             assert token == exact.target(exact_row, digits(u))
             assert p[token] > 0
 
@@ -194,17 +229,18 @@ def test_the_exact_layer_decides_what_lies_within_the_bound_and_nothing_else(cal
     def run(acceptance, after):
         for name in calls:
             calls[name] = 0
-        cpu.verify(rows, [0], [q], Numbers(acceptance, after), **AT)
+        verify(rows, [0], [q], Numbers(acceptance, after), **AT)
         return tuple(calls.values())
 
     near, far = Fraction(1, 1 << 60), Fraction(1, 1 << 30)
     inside = edge + Fraction(1, 1980)  # the middle of an id's interval
     assert run(ratio + far, inside) == (0, 0, 0)
     assert run(ratio - far, inside) == (0, 0, 0)
-    assert run(ratio + near, inside) == (1, 0, 0)
-    assert run(ratio - near, inside) == (1, 0, 0)
-    assert run(ratio + far, edge + near) == (0, 1, 0)
-    assert run(ratio + far, edge - near) == (0, 1, 0)
+    # What follows an exact decision in its round is exact as well.
+    assert run(ratio + near, inside) == (1, 1, 0)
+    assert run(ratio - near, inside) == (1, 0, 1)
+    assert run(ratio + far, edge + near) == (1, 1, 0)
+    assert run(ratio + far, edge - near) == (1, 1, 0)
     assert run(ratio + far, edge + far) == (0, 0, 0)
     assert run(ratio - far, edge + near) == (0, 0, 1)
     assert run(ratio - far, edge + far) == (0, 0, 0)
@@ -213,13 +249,13 @@ def test_the_exact_layer_decides_what_lies_within_the_bound_and_nothing_else(cal
 @pytest.mark.parametrize("scale", [2.0**-1000, 2.0**-1074, 2.0**1000])
 def test_the_exact_layer_decides_for_masses_out_of_range(calls, scale):
     p = np.full(8, 1.0) * scale
-    assert cpu.target(p, digits(Fraction(5, 16))) == 2
+    assert target(p, Fraction(5, 16)) == 2
     assert calls["target"] == 1
 
 
 def test_without_its_bound_the_kernel_would_decide_wrongly(monkeypatch):
     """The rows and numbers of this file do catch a rounded decision."""
-    monkeypatch.setattr(cpu.cpu_verify, "bound_of", lambda size: 0.0)
+    monkeypatch.setattr(cpu_verify, "bound_of", lambda size: 0.0)
     rng = np.random.default_rng(5)
     wrong = 0
     for size in SIZES:
@@ -227,7 +263,7 @@ def test_without_its_bound_the_kernel_would_decide_wrongly(monkeypatch):
             exact_row = exact_quantise.integers(p.tolist())
             middle = Fraction(sum(exact_row[: size // 2 + 1]), sum(exact_row))
             for u in {ended(u) for u in beside(middle)}:
-                wrong += cpu.target(p, digits(u)) != exact.target(exact_row, digits(u))
+                wrong += target(p, u) != exact.target(exact_row, digits(u))
     assert wrong > 0
 
 
@@ -272,11 +308,9 @@ def test_many_random_rounds_equal_exact():
         expected = exact.verify(exact_rows, proposal, source, **at)
         for dense in (True, False):
             q = [QRow.of_counts(counts, dense=dense) for _, counts in proposal]
-            assert cpu.verify(rows, [token for token, _ in proposal], q, source, **at) == expected
+            assert verify(rows, [token for token, _ in proposal], q, source, **at) == expected
         address = Address(3, turn, 17, Domain.TARGET_ONLY)
-        assert cpu.target(rows[0], source.words(address)) == exact.target(
-            exact_rows[0], source.words(address)
-        )
+        assert target(rows[0], source, turn) == exact.target(exact_rows[0], source.words(address))
 
 
 def test_d4_a_greedy_drafter_on_a_token_of_no_mass():
@@ -312,7 +346,7 @@ def test_g24_an_id_without_mass_is_never_emitted():
         for first in range(3):
             for u in [*beside(Fraction(3, 8)), Fraction(0), LAST]:
                 for q in rows_of(counts):
-                    verdict = cpu.verify(rows, [first, 1], [q, q], Numbers(u, u), **AT)
+                    verdict = verify(rows, [first, 1], [q, q], Numbers(u, u), **AT)
                     assert verdict.token != 1
                     assert verdict.accepted < 2 and (first != 1 or verdict.accepted == 0)
 
@@ -324,12 +358,8 @@ def test_g25_one_legal_token_is_always_the_token(calls):
     point = QRow.of_counts(Counts(611, TOTAL, (600,), (TOTAL,)), dense=False)
     for part in range(1, 64):
         numbers = Numbers(Fraction(part, 64), Fraction(part, 64))
-        assert cpu.verify(rows, [5, 600], [flat, flat], numbers, **AT) == Verdict(
-            0, 600, "correction"
-        )
-        assert cpu.verify(rows, [600, 600], [point, flat], numbers, **AT) == Verdict(
-            2, 600, "bonus"
-        )
+        assert verify(rows, [5, 600], [flat, flat], numbers, **AT) == Verdict(0, 600, "correction")
+        assert verify(rows, [600, 600], [point, flat], numbers, **AT) == Verdict(2, 600, "bonus")
     assert not any(calls.values())
 
 
@@ -343,7 +373,7 @@ def test_p_as_processed_is_never_written_to():
         before = q.counts.tobytes()
         q.counts.flags.writeable = False
         numbers = Numbers(1 - Fraction(1, 1 << 40), Fraction(1, 3))
-        cpu.verify(rows, [counts.ids[0]], [q], numbers, **AT)
+        verify(rows, [counts.ids[0]], [q], numbers, **AT)
         assert q.counts.tobytes() == before  # D7: nothing scales q in place
 
 
@@ -369,23 +399,23 @@ def test_e49_a_row_that_is_no_distribution_is_refused_when_it_is_reached(values,
     rejected = QRow.of_counts(Counts(2, TOTAL, (0,), (TOTAL,)), dense=True)
     last = Numbers(Fraction(3, 4), Fraction(0))
     for call in (
-        lambda: cpu.target(bad, digits(Fraction(0))),
-        lambda: cpu.verify(np.stack([good, bad]), [0], [accepted], last, **AT),
-        lambda: cpu.verify(np.stack([bad, good]), [0], [accepted], last, **AT),
+        lambda: target(bad, Fraction(0)),
+        lambda: verify(np.stack([good, bad]), [0], [accepted], last, **AT),
+        lambda: verify(np.stack([bad, good]), [0], [accepted], last, **AT),
         lambda: exact_quantise.integers(bad.tolist()),
     ):
         with pytest.raises(ArithmeticRefusalError) as refusal:
             call()
         assert refusal.value.code is code
-    verdict = cpu.verify(np.stack([good, bad]), [0], [rejected], last, **AT)
+    verdict = verify(np.stack([good, bad]), [0], [rejected], last, **AT)
     assert verdict == Verdict(0, 1, "correction")
 
 
 @pytest.mark.parametrize(
     ("tokens", "rows", "code"),
     [
-        ([], 1, RefusalCode.OUT_OF_RANGE),
-        ([0], 1, RefusalCode.OUT_OF_RANGE),
+        ([], 2, RefusalCode.OUT_OF_RANGE),
+        ([0, 0], 1, RefusalCode.OUT_OF_RANGE),
         ([0], 3, RefusalCode.OUT_OF_RANGE),
         ([2], 2, RefusalCode.OUT_OF_RANGE),
         ([-1], 2, RefusalCode.OUT_OF_RANGE),
@@ -395,41 +425,51 @@ def test_e49_a_row_that_is_no_distribution_is_refused_when_it_is_reached(values,
 def test_a_proposal_that_is_none_is_refused(tokens, rows, code):
     point = QRow.of_counts(Counts(2, TOTAL, (0,), (TOTAL,)), dense=False)
     with pytest.raises(ArithmeticRefusalError) as refusal:
-        cpu.verify(np.ones((rows, 2)), tokens, [point] * len(tokens), Numbers(), **AT)
+        verify(np.ones((rows, 2)), tokens, [point] * len(tokens), Numbers(), **AT)
     assert refusal.value.code is code
 
 
 @pytest.mark.parametrize(
-    "p", [np.ones((2, 2), np.float32), np.ones((2, 3)), np.ones((2, 4))[:, ::2]]
+    "p",
+    [np.ones((2, 2), np.int64), np.ones((2, 1)), np.ones(4), np.ones((2, 0)), np.ones((2, 2, 2))],
 )
-def test_p_of_another_type_width_or_stride_is_refused(p):
+def test_p_of_another_type_or_shape_is_refused(p):
     point = QRow.of_counts(Counts(2, TOTAL, (0,), (TOTAL,)), dense=False)
     with pytest.raises(ArithmeticRefusalError) as refusal:
-        cpu.verify(p, [0], [point], Numbers(), **AT)
+        verify(p, [0], [point], Numbers(), **AT)
     assert refusal.value.code is RefusalCode.OUT_OF_RANGE
 
 
-def test_weights_of_are_exponentials_below_the_largest():
-    for dtype in (np.float32, np.float64):
-        scores = np.array([1.0, -np.inf, 3.0, -800.0], dtype)
-        row = cpu.weights_of(scores)
-        assert row.tolist() == [np.exp(-2.0), 0.0, 1.0, np.exp(-803.0)]
+def test_scores_of_any_width_order_and_stride_are_the_same_row():
+    scores = np.array([[1.0, -np.inf, 3.0, -800.0]], np.float32)
+    weights = np.empty(4)
+    target_weights(scores[0], weights)
+    assert weights.tolist() == [exact_quantise.exp64(-2.0), 0.0, 1.0, 0.0]
+    this = Round((), (), 0, 1, KeyedWords(RequestKey(3)), 1, 1, 0)
+    expected = judge(CpuKernels(), weights[None], [this])
+    wide = np.repeat(scores, 2, axis=1)
+    read_only = scores.copy()
+    read_only.flags.writeable = False
+    narrow = torch.from_numpy(scores).to(torch.bfloat16)
+    for same in (scores, wide[:, ::2], read_only, scores.astype(np.float16), narrow):
+        assert judge(CpuKernels(), same, [this]) == expected
 
 
 @pytest.mark.parametrize(
     ("scores", "code"),
     [
-        (np.array([0.0, np.nan]), RefusalCode.NON_FINITE),
-        (np.array([0.0, np.inf]), RefusalCode.NON_FINITE),
-        (np.array([-np.inf, -np.inf]), RefusalCode.ZERO_MASS),
-        (np.array([]), RefusalCode.OUT_OF_RANGE),
-        (np.zeros(3, np.float16), RefusalCode.OUT_OF_RANGE),
-        (np.zeros((1, 3)), RefusalCode.OUT_OF_RANGE),
+        (np.array([0.0, np.nan], np.float32), RefusalCode.NON_FINITE),
+        (np.array([0.0, -np.nan], np.float32), RefusalCode.NON_FINITE),
+        (np.array([0.0, np.inf], np.float32), RefusalCode.NON_FINITE),
+        (np.array([-np.inf, -np.inf], np.float32), RefusalCode.ZERO_MASS),
+        (np.array([], np.float32), RefusalCode.OUT_OF_RANGE),
+        (np.zeros((1, 3), np.float32), RefusalCode.OUT_OF_RANGE),
+        (np.zeros(3, np.int32), RefusalCode.OUT_OF_RANGE),
     ],
 )
 def test_e48_scores_without_a_distribution_are_refused(scores, code):
     with pytest.raises(ArithmeticRefusalError) as refusal:
-        cpu.weights_of(scores)
+        target(scores, Fraction(0))
     assert refusal.value.code is code
 
 
@@ -452,7 +492,7 @@ def test_a_row_knows_its_counts_and_refuses_other_shapes():
 
 def test_prepare_runs_every_loop_before_a_round_does():
     prepare()
-    for module in (cpu.cpu_quantise, cpu.cpu_select, cpu.cpu_verify):
+    for module in (cpu.cpu_quantise, cpu.cpu_select):
         loops = {
             name: loop
             for name, loop in vars(module).items()
@@ -460,3 +500,5 @@ def test_prepare_runs_every_loop_before_a_round_does():
         }
         assert loops
         assert [name for name, loop in loops.items() if not loop.signatures] == []
+    entries = ("accept_drafts", "accept_greedy", "draw_target", "draw_residual")
+    assert all(len(getattr(cpu_verify, name).signatures) >= 1 for name in entries)

@@ -136,11 +136,11 @@ def _tickets(bound: int) -> tuple[Fraction, ...]:
     return tuple(Fraction(i, bound) for i in range(1, bound))
 
 
-def _below(bound: int, words: Point, bits: int = 0) -> int:
+def words_under(bound: int, words: Point, bits: int = 0) -> int:
     return words.locate(_tickets(bound))
 
 
-def _locate(edges: Sequence[int], denominator: int, words: Point, bits: int = 0) -> int:
+def place_of(edges: Sequence[int], denominator: int, words: Point, bits: int = 0) -> int:
     assert list(edges) == sorted(edges)
     assert not edges or 0 <= edges[0] <= edges[-1] <= denominator
     return words.locate([Fraction(edge, denominator) for edge in edges])
@@ -158,7 +158,7 @@ def primitives_by_law(*, draws: bool = False) -> Iterator[None]:
     ``draws``: also its ``draw``, by tokens instead of by tickets, where M is too large to branch
     on; ``test_exhaustive.py`` proves that ``draw`` has that law.
     """
-    with patch.object(real, "below", _below), patch.object(real, "locate", _locate):
+    with patch.object(real, "below", words_under), patch.object(real, "locate", place_of):
         if draws:
             with patch.object(real, "draw", _draw):
                 yield

@@ -15,7 +15,7 @@ from draftwire.exact import shards
 from draftwire.exact.words import Domain
 from spec.oracle.laws import Tokens
 from tests.laws.decoding import Proposal, Round, Rules
-from tests.laws.enumeration import _below, _locate
+from tests.laws.enumeration import place_of, words_under
 
 Cut = Sequence[Sequence[int]]
 
@@ -36,7 +36,7 @@ def cut(row: Sequence[int], widths: tuple[int, ...]) -> list[list[int]]:
 @contextmanager
 def shard_primitives_by_law() -> Iterator[None]:
     """Let ``below`` and ``locate`` of the sharded form ask a point for their results."""
-    with patch.object(shards, "below", _below), patch.object(shards, "locate", _locate):
+    with patch.object(shards, "below", words_under), patch.object(shards, "locate", place_of):
         yield
 
 

@@ -16,7 +16,7 @@ from draftwire.session.acked_prefix import AckedPrefix
 from draftwire.session.prefix import Prefix
 from draftwire.session.proposal import Proposal
 from draftwire.session.slot_buffers import ReplySlots, SlotBuffer, SlotHandle
-from draftwire.session.slots import _Slot
+from draftwire.session.slots import Slot
 from draftwire.session.verifier_session import VerifierSession
 from tests.session.slot_worlds import Move, Request, World
 
@@ -37,13 +37,13 @@ class _Copier:
         if made is None:
             made = self._slots[id(slots)] = ReplySlots.__new__(ReplySlots)
             made.__dict__.update(slots.__dict__)
-            made._slots = [
-                _Slot(
+            made.entries = [
+                Slot(
                     SlotBuffer(None if s.buffer.rows is None else s.buffer.rows.copy()),
                     s.state,
                     s.epoch,
                 )
-                for s in slots._slots
+                for s in slots.entries
             ]
         return made
 
@@ -75,7 +75,7 @@ class _Copier:
             return rows
         hold.lease.over = rows.lease.over
         slots, claim = hold._held
-        counts = slots._slots[claim.number].buffer.rows[: len(rows)]
+        counts = slots.entries[claim.number].buffer.rows[: len(rows)]
         return replace(rows, counts=counts, lease=hold.lease)
 
     def _request(self, request: Request) -> Request:

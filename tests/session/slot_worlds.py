@@ -261,7 +261,7 @@ class World:
         held = session._handle._held
         must(held is not None, "a round that is asked holds no slot")
         assert held is not None
-        return id(held[0]._slots[held[1].number].buffer)
+        return id(held[0].entries[held[1].number].buffer)
 
     def _gone(self, proposal: Proposal) -> None:
         """A consumer that goes on reading is told so."""
@@ -288,7 +288,7 @@ class World:
 
     def _stages(self) -> Iterator[SlotBuffer]:
         for slots in self._all_slots():
-            yield from (slot.buffer for slot in slots._slots)
+            yield from (slot.buffer for slot in slots.entries)
 
     def _owned(self, slots: ReplySlots) -> int:
         return sum(request.slots is slots for request in self.requests)
@@ -303,7 +303,7 @@ class World:
             if held is None:
                 continue
             slots, claim = held
-            slot = slots._slots[claim.number]
+            slot = slots.entries[claim.number]
             must(slots is request.slots, "a round has moved into other slots")
             must(slot.epoch == claim.epoch, "a slot has a new epoch under its owner")
             must(slot.state is wanted, f"a slot is {slot.state} where its round is {request.phase}")
@@ -313,7 +313,7 @@ class World:
                 self._reads(request, slot.buffer)
         for slots in self._all_slots():
             must(slots.free == len(slots) - self._owned(slots), "a slot is lost")
-            for slot in slots._slots:
+            for slot in slots.entries:
                 self._check_memory(slot, before, written)
 
     def _reads(self, request: Request, stage: SlotBuffer) -> None:
@@ -347,7 +347,7 @@ class World:
             mind = (session.opens, session._agreed is None, session._handle.slots is self.slots)
             outside = (request.phase, request.came, request.late is None, request.slots is None)
             rows.append((inside, mind, outside))
-        states = tuple(tuple(s.state for s in slots._slots) for slots in self._all_slots())
+        states = tuple(tuple(s.state for s in slots.entries) for slots in self._all_slots())
         return self.connected, states, frozenset(Counter(rows).items())  # whose is whose is alike
 
 

@@ -353,5 +353,5 @@ def test_t38_ended_sessions_leave_nothing_behind_but_bounded_marks():
         for cancel in one.asking.cancel():
             assert one.to_drafter(cancel).ended == (session,)
     assert len(joined.roster) == 0
-    assert len(joined.roster._ended) == joined.agreed.max_sessions
-    assert joined.roster._slots == {}
+    assert joined.roster.ends_remembered == joined.agreed.max_sessions
+    assert joined.roster.claimed_slots == {}

@@ -64,10 +64,10 @@ def test_the_full_product(state: HandshakeState, happened: HandshakeInput) -> No
     assert HANDSHAKE.following(state, happened) is following
     if following is None:
         with pytest.raises(ProtocolError):
-            verifier._advance(happened)
+            verifier.advance(happened)
         assert verifier.state is STATE.FAILED
     else:
-        verifier._advance(happened)
+        verifier.advance(happened)
         assert verifier.state is following
 
 

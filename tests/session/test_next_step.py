@@ -163,7 +163,7 @@ def test_every_end_of_a_proposal_is_followed(
 ) -> None:
     ((task,), *_) = second(outcome, accepted, policy=policy)
     assert isinstance(task, DraftTask)
-    assert task.keep == len(PROMPT) + min(accepted, policy.depth - 1)
+    assert task.cached_tokens == len(PROMPT) + min(accepted, policy.depth - 1)
 
 
 def test_an_end_without_a_token_is_followed() -> None:
@@ -198,8 +198,10 @@ def test_every_flipped_bit_is_refused_or_names_the_same_prefix(
             if isinstance(task, DraftTask):
                 followed += 1
                 # The key, the slot, the context version and some policies may be others.
-                assert (task.session, task.generation, task.keep) == (1, 1, right.keep)
-                assert (task.tokens, task.first_position) == (right.tokens, right.first_position)
+                assert (task.session, task.generation) == (1, 1)
+                assert task.cached_tokens == right.cached_tokens
+                assert task.new_tokens == right.new_tokens
+                assert task.first_position == right.first_position
     # Under checksums that hold, a bit may be one of the checksums, which are then as they were.
     assert followed >= 64 if seal else not followed
 

@@ -342,8 +342,8 @@ def test_a_new_generation_reuses_the_models_state_of_the_same_tokens():
     todo = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
     assert todo.task is not None
     # The prompt and all drafts but the last were fed; the last one and the bonus were not.
-    assert todo.task.keep == len(PROMPT) + DEPTH - 1
-    assert todo.task.tokens == joined.asking.tokens[todo.task.keep :]
+    assert todo.task.cached_tokens == len(PROMPT) + DEPTH - 1
+    assert todo.task.new_tokens == joined.asking.tokens[todo.task.cached_tokens :]
     joined.drafter.draft(todo.task)
 
 
@@ -353,7 +353,7 @@ def test_the_models_state_is_rewound_to_what_is_still_right(accepted: int):
     joined.round(accepted)
     todo = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
     assert todo.task is not None
-    assert todo.task.keep == len(PROMPT) + min(accepted, DEPTH - 1)
+    assert todo.task.cached_tokens == len(PROMPT) + min(accepted, DEPTH - 1)
     joined.drafter.draft(todo.task)
     assert row_after(joined.asking.tokens, SPARSE).exact() == (
         joined.drafter.proposals[1, 1, 2][0][1].exact()

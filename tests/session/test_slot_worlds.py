@@ -32,14 +32,14 @@ def two_sessions() -> tuple[Explored, frozenset[tuple[SlotState, SlotInput]]]:
     ask, move = Slots.ask, Slots.happened
 
     def asked(self: Slots[Any]) -> Claim | None:
-        states = [slot.state for slot in self._slots]
+        states = [slot.state for slot in self.entries]
         claim = ask(self)
         if claim is not None:
             happened.add((states[claim.number], SlotInput.ASK))
         return claim
 
     def seen(self: Slots[Any], claim: Claim, what: SlotInput) -> Any:
-        state = self._slots[claim.number].state
+        state = self.entries[claim.number].state
         moved = move(self, claim, what)
         if moved is not None:
             happened.add((state, what))
@@ -164,7 +164,7 @@ def _nothing_gone(self: VerifierSession) -> Dropped | None:
 
 
 def _cleared(slots: ReplySlots) -> ReplySlots:
-    for slot in slots._slots:
+    for slot in slots.entries:
         slot.state, slot.epoch = SlotState.FREE, slot.epoch + 1
     return slots
 
@@ -182,7 +182,7 @@ _ARRIVE = SlotHandle.arrive
 def _anywhere(self: SlotHandle) -> SlotBuffer:
     """Always into the first slot's memory."""
     _ARRIVE(self)
-    return self.slots._slots[0].buffer
+    return self.slots.entries[0].buffer
 
 
 def _without_memory(
@@ -208,7 +208,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "two rounds are given one slot": (
         Slots,
         "ask",
-        _before(Slots, "ask", lambda slots: setattr(slots._slots[0], "state", SlotState.FREE)),
+        _before(Slots, "ask", lambda slots: setattr(slots.entries[0], "state", SlotState.FREE)),
     ),
     "released as soon as it is ready": (
         SlotHandle,

@@ -17,10 +17,10 @@ from draftwire.session import slots
 from draftwire.session.slots import (
     SLOT,
     Claim,
+    Slot,
     SlotInput,
     Slots,
     SlotState,
-    _Slot,
 )
 from draftwire.session.state_table import StateTable
 
@@ -57,15 +57,15 @@ class World:
         """Return the same world once more; deepcopy takes ten times as long."""
         other = World.__new__(World)
         other.slots = Slots(())
-        other.slots._slots = [_Slot(list(s.buffer), s.state, s.epoch) for s in self.slots._slots]
+        other.slots.entries = [Slot(list(s.buffer), s.state, s.epoch) for s in self.slots.entries]
         other.rounds = [replace(each) for each in self.rounds]
         return other
 
     def buffer(self, round: Round) -> list[int]:
-        return self.slots._slots[round.claim.number].buffer
+        return self.slots.entries[round.claim.number].buffer
 
     def key(self) -> object:
-        inside = tuple((s.buffer[0], s.state, s.epoch) for s in self.slots._slots)
+        inside = tuple((s.buffer[0], s.state, s.epoch) for s in self.slots.entries)
         outside = tuple((r.claim, r.arrived, r.validated, r.over) for r in self.rounds)
         return inside, outside
 
@@ -153,18 +153,18 @@ def with_transition(state: SlotState, happened: SlotInput, following: SlotState)
 
 
 def no_epoch_check(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> list[int] | None:
-    return RIGHT(self, replace(claim, epoch=self._slots[claim.number].epoch), happened)
+    return RIGHT(self, replace(claim, epoch=self.entries[claim.number].epoch), happened)
 
 
 def no_new_epoch(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> list[int] | None:
     moved = RIGHT(self, claim, happened)
-    self._slots[claim.number].epoch = 1
+    self.entries[claim.number].epoch = 1
     return moved
 
 
 def arrives_whatever(self: Slots[list[int]], claim: Claim, happened: SlotInput) -> list[int] | None:
     buffer = RIGHT(self, claim, happened)
-    return self._slots[claim.number].buffer if happened is SlotInput.ARRIVE else buffer
+    return self.entries[claim.number].buffer if happened is SlotInput.ARRIVE else buffer
 
 
 S, IN = SlotState, SlotInput

@@ -11,8 +11,8 @@ from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ConfigurationError, ReleasedError
 from draftwire.session.slot_buffers import ReplySlots, SlotPlan
 from draftwire.session.slots import SlotState
-from draftwire.verifier.drafter import Miss, MissReason
 from draftwire.verifier.local import LocalDrafter
+from draftwire.verifier.miss import Miss, MissReason
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, Outcome
@@ -41,7 +41,7 @@ def test_the_default_reserves_what_is_used_and_the_origins_plan_has_its_size() -
     assert len(ReplySlots.planned(agreed_of(), SlotPlan(in_flight=2))) == 8
     slots = ReplySlots.planned(agreed_of(), SlotPlan())
     assert len(slots) == slots.free == 4
-    rows = [slot.buffer.rows for slot in slots._slots]
+    rows = [slot.buffer.rows for slot in slots.entries]
     assert all(each is not None and each.shape == (5, V) for each in rows)
     assert sum(each.nbytes for each in rows if each is not None) == SlotPlan().dense_bytes(V)
 
@@ -72,7 +72,7 @@ def test_the_slots_stay_when_a_connection_comes_back_with_the_same_shape() -> No
     assert ReplySlots.planned(agreed, None, slots) is slots
     assert ReplySlots.planned(replace(agreed, max_depth=3), None, slots) is not slots
     sparse = ReplySlots.planned(replace(agreed, layouts=LayoutSet.SPARSE), None, slots)
-    assert all(slot.buffer.rows is None for slot in sparse._slots)
+    assert all(slot.buffer.rows is None for slot in sparse.entries)
 
 
 def test_a_dense_proposal_lies_in_its_slot_until_its_round_is_over() -> None:
@@ -84,14 +84,14 @@ def test_a_dense_proposal_lies_in_its_slot_until_its_round_is_over() -> None:
             proposals = client.propose_all([(each, DENSE) for each in requests])
             slots = client.slots
             assert slots is not None and slots.free == len(slots) - 4
-            bases = {id(slot.buffer.rows) for slot in slots._slots}
+            bases = {id(slot.buffer.rows) for slot in slots.entries}
             for proposal in proposals:
                 assert not isinstance(proposal, Miss)
                 assert all(
-                    any(np.shares_memory(row.counts, slot.buffer.rows) for slot in slots._slots)
+                    any(np.shares_memory(row.counts, slot.buffer.rows) for slot in slots.entries)
                     for row in proposal.rows
                 )
-            used = [s.state for s in slots._slots if s.state is not SlotState.FREE]
+            used = [s.state for s in slots.entries if s.state is not SlotState.FREE]
             assert used == [SlotState.READY] * 4 and len(bases) == len(slots)
             for request, proposal in zip(requests, proposals, strict=True):
                 assert not isinstance(proposal, Miss)
@@ -110,8 +110,8 @@ def test_a_dense_proposal_lies_in_its_slot_until_its_round_is_over() -> None:
 
 def test_a_request_more_than_the_slots_were_planned_for_is_target_only() -> None:
     target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1), V)
-    with LocalDrafter(DrafterProgram(engine, DrafterConfig()), target) as client:
-        client._plan = SlotPlan(requests=1, depth=2)
+    plan = SlotPlan(requests=1, depth=2)
+    with LocalDrafter(DrafterProgram(engine, DrafterConfig()), target, slots=plan) as client:
         first, second = client.open((1,), 1), client.open((1,), 2)
         shallow = first.propose(DENSE)
         assert not isinstance(shallow, Miss) and len(shallow.tokens) == 2

@@ -19,9 +19,9 @@ from draftwire.telemetry.drafter_metrics import DRAFTER_METRICS
 from draftwire.telemetry.metric_spec import markdown
 from draftwire.telemetry.verifier_metrics import VERIFIER_METRICS
 from draftwire.verifier.breaker import Breaker, BreakerState
-from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.generate import generate
 from draftwire.verifier.local import LocalDrafter
+from draftwire.verifier.miss import MissReason
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import MAX_DEPTH, Layout, Status
@@ -70,7 +70,7 @@ def test_both_sides_after_some_texts() -> None:
         assert found["draftwire_round_trip_seconds_count", ""] == report.drafted_rounds
         assert found["draftwire_round_trip_seconds_bucket", "+Inf"] == report.drafted_rounds
         assert found["draftwire_breaker_state", drafter.breaker.state.value] == 1
-        assert found["draftwire_misses_total", "sampled"] == report.misses[MissReason.BASELINE]
+        assert found["draftwire_misses_total", "baseline"] == report.misses[MissReason.BASELINE]
         assert found["draftwire_connected", ""] == 1
         assert found["draftwire_drafter_drafts_total", ""] == report.drafted_rounds
         assert found["draftwire_drafter_batch_size_count", ""] == report.drafted_rounds

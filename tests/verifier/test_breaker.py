@@ -13,8 +13,8 @@ from draftwire.errors import ConfigurationError
 from draftwire.exact.words import Address, Domain
 from draftwire.transport.tcp import free_address
 from draftwire.verifier.breaker import Breaker, BreakerConfig, BreakerState, Choice
-from draftwire.verifier.drafter import MissReason
 from draftwire.verifier.generate import Kind, generate
+from draftwire.verifier.miss import MissReason
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from testing.harness.paths import drafting
@@ -151,7 +151,7 @@ def test_no_pause_pays_for_a_machine_that_stood_still() -> None:
     played.play(300, lambda n: 2.6e6 if n == 100 else 1.5)
     played.play(100, lambda n: 30.0)
     assert played.breaker.pauses == 2
-    assert played.breaker._left <= 5000 / 0.02
+    assert played.breaker.paused_rounds <= 5000 / 0.02
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -188,16 +188,16 @@ def test_hardly_too_dear_is_let_be_and_costs_less_than_the_margin() -> None:
 def test_the_first_verdict_comes_soon_when_it_is_clear() -> None:
     played = run()
     played.play(12, lambda n: 30.0)
-    assert played.breaker.state is BreakerState.PAUSED
+    assert played.breaker.state is BreakerState.OPEN
     assert played.choices.count(Choice.DRAFT) <= 6
 
 
 def test_drafting_that_pays_again_is_found_again() -> None:
     played = run()
     played.play(200, lambda n: 3.5)
-    assert played.breaker.state is BreakerState.PAUSED
+    assert played.breaker.state is BreakerState.OPEN
     played.play(1200, lambda n: 1.5)
-    assert played.breaker.state is BreakerState.DRAFTING
+    assert played.breaker.state is BreakerState.CLOSED
     assert played.choices[-50:].count(Choice.DRAFT) >= 49
 
 
@@ -241,7 +241,7 @@ def test_the_round_that_reads_the_prompt_is_not_compared() -> None:
         choice = breaker.admits()
         breaker.finished(choice, 1000.0, 3, first=True)
     assert breaker.drafted is None and breaker.alone is None
-    assert breaker.state is BreakerState.DRAFTING
+    assert breaker.state is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize(

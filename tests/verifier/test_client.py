@@ -18,10 +18,10 @@ from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel, Part
 from draftwire.transport.tcp import bound_address, free_address, listen
 from draftwire.verifier.client import ClientRequest, DraftClient
-from draftwire.verifier.drafter import Drafted, Miss, MissReason
 from draftwire.verifier.generate import Kind, generate
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.local import LocalDrafter, ProgramChannel
+from draftwire.verifier.miss import Drafted, Miss, MissReason
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
@@ -418,9 +418,13 @@ def test_m56_when_nothing_ever_arrives_drafting_pauses_and_says_so() -> None:
     """Every reply is too late: rounds are asked ever more seldom, none of it silently."""
     target, engine = pair_of_toys()
     with drafting(
-        "memory", engine, target, pair=lambda: MemoryPair(Faults(latency=1.0)), deadline=0.5
+        "memory",
+        engine,
+        target,
+        pair=lambda: MemoryPair(Faults(latency=1.0)),
+        deadline=0.5,
+        connect_timeout=10.0,
     ) as client:
-        client.connect_timeout = 10.0
         run = generate(target, client, PROMPT, Sampling(seed=1, max_tokens=100), POLICY)
         assert {e.kind for e in run} == {Kind.TARGET_ONLY}
     asked = run.report.misses[DropReason.MISSED_DEADLINE]

@@ -15,9 +15,9 @@ from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel, Part
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.deadlines import Deadline, DeadlineBounds
-from draftwire.verifier.drafter import Miss
 from draftwire.verifier.generate import generate
 from draftwire.verifier.hello import verifier_hello
+from draftwire.verifier.miss import Miss
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, MessageType, Outcome
@@ -121,7 +121,7 @@ def test_a_network_that_is_slower_for_good_is_learned() -> None:
 
         assert all(round_of() for _ in range(20))
         assert client.deadline == 0.2
-        for way in pair._ways:
+        for way in pair.ways:
             way.faults = Faults(latency=0.9)
         ended = [round_of() for _ in range(60)]
         assert not ended[0] and all(ended[-20:])
@@ -137,7 +137,7 @@ def test_the_callers_limit_and_the_rounds_deadline_both_hold(within: float, wait
     with client_of(pair, clock, ToyDrafter(mixed(V, 1), V), ToyTarget(mixed(V, 1), V)) as client:
         client.connect()
         request = client.open((1,), 7)
-        for way in pair._ways:
+        for way in pair.ways:
             way.faults = Faults(latency=60.0)
         began = clock.now
         (drafted,) = client.propose_all([(request, POLICY)], began + within)
@@ -155,7 +155,7 @@ def test_rounds_within_a_callers_limit_are_learned_from_and_its_own_misses_are_n
             assert isinstance(drafted, Proposal)
             request.commit(Outcome.BONUS, POLICY.depth, [*drafted.tokens, 1])
         assert client.deadline == 0.2  # the least; it was 1 s before anything was measured
-        for way in pair._ways:
+        for way in pair.ways:
             way.faults = Faults(latency=60.0)
         (drafted,) = client.propose_all([(request, POLICY)], clock.now + 0.1)
         assert isinstance(drafted, Miss)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from draftwire.drafter.program import DrafterConfig
 from draftwire.errors import ArithmeticRefusalError, ConfigurationError, RefusalCode
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.drafter import Miss, MissReason
-from draftwire.verifier.generate import Emission, Generation, Kind, generate
+from draftwire.verifier.generate import Emission, Kind, generate
+from draftwire.verifier.miss import Miss, MissReason
 from draftwire.verifier.no_drafter import NoDrafter
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
@@ -483,9 +483,9 @@ class Away(NoDrafter):
 def test_that_the_drafter_is_away_is_said_once_whatever_shows_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Generation, "_begin_drafting", lambda *_: Away())
     target, engine = ToyTarget(mixed(V, 1), V), near()
     with drafting("colocated", engine, target) as drafter:
+        monkeypatch.setattr(drafter, "open", lambda *_: Away())
         run = generate(target, drafter, PROMPT, Sampling(seed=1, max_tokens=4), SPARSE)
         assert len(list(run)) == 4
     # The last token leaves no room for a draft: nothing is asked for it.

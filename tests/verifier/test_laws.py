@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 import pytest
 
+from draftwire.errors import ArithmeticRefusalError, RefusalCode
+from draftwire.kernels.protocol import Kernels, Round
 from draftwire.transport.channel import Channel, Part
+from draftwire.verifier import judge
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.generate import Kind, generate
+from draftwire.verifier.judge import Judgement
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import HEADER_BYTES, Layout
+from draftwire.wire.registry import HEADER_BYTES, Layout, Outcome
 from testing.harness.paths import drafting
 from testing.toys.enumeration import WordTree, law_of
 from testing.toys.models import Table, ToyDrafter, ToyTarget
@@ -293,3 +299,75 @@ def test_e49_a_draft_model_that_has_no_row_after_some_token_keeps_the_law(
 
         law = enumerated(attach, target, (1,), policy, 3, 2)
     assert law == {text: Fraction(1, 8) for text in product((0, 1), repeat=3)}
+
+
+def law_before_nan(policy: ProposalPolicy, vocab_size: int, salt: int, good: int) -> Law:
+    """The law of what is emitted where p is a distribution for ``good`` tokens and NaN after them.
+
+    Of each text also: whether it ends with the error of the place behind it.
+    """
+    p, q = tables(vocab_size, salt, 2)
+    prompt = (salt % vocab_size,)
+
+    def table(context: tuple[int, ...]) -> Sequence[float]:
+        return p(context) if len(context) < len(prompt) + good else [math.nan] * vocab_size
+
+    target, engine = ToyTarget(table, vocab_size), ToyDrafter(q, vocab_size)
+    shared = Shared()
+    with drafting("colocated", engine, target, source=shared, audit=False) as client:
+
+        def run(tree: WordTree) -> tuple[int, ...]:
+            shared.tree, said = tree, []
+            sampling = Sampling(seed=0, max_tokens=good + 2)
+            text = generate(target, client, prompt, sampling, policy, words=tree)
+            with pytest.raises(ArithmeticRefusalError) as refused:
+                said.extend(emission.token for emission in text)
+            assert refused.value.code is RefusalCode.NON_FINITE
+            assert list(text.tokens)[: len(said)] == said
+            report = text.report
+            judged = report.accepted + report.rejected + report.overtaken + report.after_end
+            assert report.verified == judged
+            return tuple(text.tokens)
+
+        return law_of(run, 2)
+
+
+BEFORE_NAN = [(2, dense(3), 6, 2), (3, sparse(2, 2), 0, 2), (2, sparse(3, 2), 4, 2)]
+
+
+@pytest.mark.parametrize(("vocab_size", "policy", "salt", "good"), BEFORE_NAN)
+def test_e48_the_text_before_a_row_of_nan_has_the_targets_law(
+    vocab_size: int, policy: ProposalPolicy, salt: int, good: int
+) -> None:
+    """The third row is NaN: two tokens come out as ever, then the error of the third."""
+    law = law_before_nan(policy, vocab_size, salt, good)
+    assert law == targets_law(
+        tables(vocab_size, salt, 2)[0], (salt % vocab_size,), good, vocab_size
+    )
+
+
+def first_of_row(judgement: Judgement) -> Judgement:
+    """In place of a round that meets a refused row, the largest of its first row."""
+    return replace(judgement, outcome=Outcome.CORRECTION, accepted=0, tokens=(0,), refusal=None)
+
+
+def nothing(judgement: Judgement) -> Judgement:
+    """A round that meets a refused row commits nothing."""
+    return replace(judgement, accepted=0, tokens=())
+
+
+@pytest.mark.parametrize("mutant", [first_of_row, nothing])
+def test_mutants_that_lose_the_drafts_before_a_refused_row_are_found(
+    mutant: Callable[[Judgement], Judgement], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(kernels: Kernels[Any], scores: Any, rounds: Sequence[Round]) -> list[Judgement]:
+        found = judge.judge(kernels, scores, rounds)
+        return [mutant(one) if one.refusal and one.tokens else one for one in found]
+
+    monkeypatch.setattr("draftwire.verifier.generate.judge", changed)
+    found = []
+    for vocab_size, policy, salt, good in BEFORE_NAN:
+        table = tables(vocab_size, salt, 2)[0]
+        due = targets_law(table, (salt % vocab_size,), good, vocab_size)
+        found.append(law_before_nan(policy, vocab_size, salt, good) != due)
+    assert any(found)

@@ -37,17 +37,17 @@ def client_of(shard: Shard | None = None, *, audit: bool = True) -> RankClient:
     target = ToyTarget(mixed(V, 1), V)
     client = RankClient("127.0.0.1:1", target, shard, deadline=1e9, audit=audit)
     program = DrafterProgram(ToyDrafter(mixed(V, 2), V), DrafterConfig())
-    client._dial = lambda until: Late(program)
+    client.connection.open_channel = lambda until: Late(program)
     return client
 
 
 def ready() -> tuple[RankClient, ClientRequest, Late]:
     client = client_of()
     request = client.begin(5, 0, PROMPT, 77)
-    assert client.reach() == "not tried again yet"
+    assert client.ensure_connected() == "not tried again yet"
     client.may_connect = True
-    assert client.reach() is None
-    channel = client._channel
+    assert client.ensure_connected() is None
+    channel = client.connection.channel
     assert isinstance(channel, Late)
     return client, request, channel
 
@@ -79,8 +79,8 @@ def test_what_is_given_up_is_lost_and_the_next_round_is_whole() -> None:
 
 
 def test_whole_qs_are_audited_where_they_come_and_shards_where_they_are_settled() -> None:
-    assert client_of().audit and not client_of(audit=False).audit
-    assert not client_of(Shard(V, 0, 5, 0, 2)).audit
+    assert client_of().config.audit and not client_of(audit=False).config.audit
+    assert not client_of(Shard(V, 0, 5, 0, 2)).config.audit
 
 
 def test_a_link_that_is_interrupted_asks_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_a_link_that_is_interrupted_asks_anew(monkeypatch: pytest.MonkeyPatch) -
         client.wait(request, 1e9)
     assert client.agreed is None
     request.commit(Outcome.TARGET_ONLY, 0, [4])
-    assert client.reach() is None
+    assert client.ensure_connected() is None
     client.ask(request, POLICY, 1e9)
     assert isinstance(client.wait(request, 1e9), Proposal)
     assert request.generation == 2

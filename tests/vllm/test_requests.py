@@ -14,7 +14,7 @@ from vllm import SamplingParams
 
 from draftwire.engines.vllm.batch_breaker import BatchBreaker
 from draftwire.transport.tcp import Address, free_address
-from draftwire.verifier.drafter import MissReason
+from draftwire.verifier.miss import MissReason
 from tests.vllm.conftest import Bench
 from tests.vllm.engines import runner_of, speculation_of, texts
 from tests.vllm.servers import start_drafter
@@ -92,7 +92,7 @@ def test_l26_sessions_end_with_their_requests_however_they_end(bench: Bench) -> 
     engine.step()  # the engine tells its workers of ends with the next step
     assert not speculation.requests
     assert speculation.metrics["sessions"] == 0
-    assert not speculation.client._requests
+    assert not speculation.client.open_requests
 
 
 def test_l31_nothing_is_asked_for_once_a_text_has_ended(bench: Bench) -> None:
@@ -196,7 +196,7 @@ def test_a_stopped_drafter_holds_no_step_beyond_the_deadline(bench: Bench, tiny:
             for _ in range(4):
                 engine.step()
             engine.abort_request(["r0"])
-            speculation.client._disconnect()  # and now it has to connect to what is stopped
+            speculation.client.disconnect()  # and now it has to connect to what is stopped
             while engine.has_unfinished_requests() and len(waits) < 30:
                 engine.step()
         print("the longest waits:", sorted(waits)[-4:])

@@ -159,7 +159,7 @@ def test_a_drafter_killed_in_the_middle_costs_no_text(served: Served) -> None:
             served.drafter.kill()
             served.drafter.wait()
     assert "".join(pieces) == with_drafter
-    assert served.text(seed=1, max_tokens=40)  # and nobody is there
+    assert served.text(seed=1, max_tokens=40)  # with no drafter there
     samples = metrics(served.url)
     away = {key: value for key, value in samples.items() if key.startswith("draftwire:misses")}
     assert any("no_connection" in key or "disconnected" in key for key in away)

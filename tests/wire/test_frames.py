@@ -276,10 +276,10 @@ def test_x39_a_large_frame_and_a_small_one_through_a_slow_receiver() -> None:
     ] * 3
     for sizes in ([1 << 30], [70_000, 1], [65_536, 16, 3], [251], [7, 400_000]):
         reader = FrameReader(limits)
-        store = reader._store
+        store = reader.buffer().obj
         got = receive(reader, b"".join(frames), itertools.cycle(sizes))
         assert got == [large, b"last"] * 3
-        assert reader._store is store
+        assert reader.buffer().obj is store
 
 
 def test_little_is_moved_and_the_buffer_never_runs_full() -> None:
@@ -287,9 +287,9 @@ def test_little_is_moved_and_the_buffer_never_runs_full() -> None:
     moved: list[int] = []
 
     class Watched(FrameReader):
-        def _to_front(self) -> None:
+        def move_to_front(self) -> None:
             moved.append(self._end - self._begin)
-            super()._to_front()
+            super().move_to_front()
 
     limits = Bounds(frozenset({WireVersion.V2}), dict.fromkeys(MessageType, (0, 500_000)))
     frame = frame_bytes(encode_frame(WireVersion.V2, MessageType.REPLY, bytes(499_000)))
@@ -304,7 +304,7 @@ def test_a_payload_is_a_read_only_view_and_valid_until_the_next_call() -> None:
     (frame, *rest) = itertools.islice(reader.feed(framed(Ping(3)) * 2), 1)
     assert not rest
     assert frame.payload.readonly
-    assert frame.payload.obj is reader._store.obj
+    assert frame.payload.obj is reader.buffer().obj
 
 
 def test_the_buffer_grows_once_when_hello_agrees_more_and_keeps_what_follows() -> None:
@@ -317,14 +317,14 @@ def test_the_buffer_grows_once_when_hello_agrees_more_and_keeps_what_follows() -
     assert first.type == MessageType.HELLO
     reader.bounds = Bounds(frozenset({WireVersion.V2}), {MessageType.REPLY: (0, 1 << 20)})
     assert reader.capacity > small
-    grown = reader._store
+    grown = reader.buffer().obj
     for _ in range(2):
         frame = reader.filled(0)
         assert frame is not None
         assert frame.type == MessageType.REPLY
     assert reader.filled(0) is None
     reader.bounds = bounds(AGREED)
-    assert reader._store is grown
+    assert reader.buffer().obj is grown
 
 
 def test_a_count_beyond_the_buffer_is_our_own_bug() -> None:

@@ -33,6 +33,7 @@ class Trio:
     target: Target
     address: Address
     drafters: dict[str, Drafter | None]
+    kernels: str = "auto"
 
 
 def policy_for(choice: LayoutChoice, depth: int, temperature: float) -> ProposalPolicy:
@@ -42,11 +43,17 @@ def policy_for(choice: LayoutChoice, depth: int, temperature: float) -> Proposal
 
 @contextmanager
 def trio(
-    target: Path | None, drafter: Path | None, policy: ProposalPolicy, *, threads: int
+    target: Path | None,
+    drafter: Path | None,
+    policy: ProposalPolicy,
+    *,
+    threads: int,
+    kernels: str = "auto",
 ) -> Iterator[Trio]:
     """Load the target here and the drafter twice: in a process of its own, and in this one."""
     arguments = ["--threads", str(threads), "--max-depth", str(policy.depth)]
     arguments += ["--max-support", str(max(1, policy.support)), "--log-level", "warning"]
+    arguments += ["--kernels", kernels]
     if drafter is not None:
         arguments += ["--model", str(drafter)]
     with ExitStack() as stack:
@@ -54,8 +61,8 @@ def trio(
         loaded = Target(target, device="cpu", threads=threads)
         remote = remote_drafter(address, loaded, policy, Notes(), deadline=DEADLINE_SECONDS)
         stack.enter_context(remote)
-        local = stack.enter_context(local_drafter(drafter, loaded, policy))
-        yield Trio(loaded, address, {REMOTE: remote, COLOCATED: local, TARGET_ONLY: None})
+        local = stack.enter_context(local_drafter(drafter, loaded, policy, kernels))
+        yield Trio(loaded, address, {REMOTE: remote, COLOCATED: local, TARGET_ONLY: None}, kernels)
 
 
 def compare(
@@ -84,7 +91,9 @@ def _run(
     pair: Trio, way: str, prompt: Sequence[int], sampling: Sampling, policy: ProposalPolicy
 ) -> Report:
     engine = pair.target.engine
-    with generate(engine, pair.drafters[way], prompt, sampling, policy) as running:
+    with generate(
+        engine, pair.drafters[way], prompt, sampling, policy, kernels=pair.kernels
+    ) as running:
         for _ in running:
             continue
     return running.report

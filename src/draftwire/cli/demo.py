@@ -14,6 +14,7 @@ from draftwire.cli.options import (
     Text,
     depth_option,
     given,
+    kernels_option,
     layout_option,
     model_folder,
 )
@@ -62,6 +63,7 @@ Examples:
     show_default=True,
     help="CPU threads a process.",
 )
+@kernels_option("quantises, draws and judges")
 @click.option("--quick", is_flag=True, help="A short text and one measured turn.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the show.")
 @click.pass_context

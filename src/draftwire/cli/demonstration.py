@@ -36,13 +36,16 @@ class DemoOptions:
     layout: LayoutChoice
     repeats: int
     threads: int
+    kernels: str
     as_json: bool
 
 
 def show(options: DemoOptions) -> None:
     """Run the demo: stream one text, then measure, then report."""
     policy = policy_for(options.layout, options.depth, options.temperature)
-    with trio(options.target, options.drafter, policy, threads=options.threads) as pair:
+    with trio(
+        options.target, options.drafter, policy, threads=options.threads, kernels=options.kernels
+    ) as pair:
         report = _stream(pair, options, policy)
         reports = _measure(pair, options, policy)
     if options.as_json:
@@ -83,6 +86,7 @@ def _stream(pair: Trio, options: DemoOptions, policy: ProposalPolicy) -> Report:
         _sampling(options),
         policy,
         decode=pair.target.decode,
+        kernels=options.kernels,
     ) as running:
         for emission in running:
             stream.add(emission)

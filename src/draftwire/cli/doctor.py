@@ -11,6 +11,7 @@ from draftwire.cli.options import (
     Number,
     depth_option,
     identity_option,
+    kernels_option,
     layout_option,
     model_folder,
 )
@@ -65,6 +66,7 @@ small limits, 4 another program, version or key, 5 nobody there.
 @click.option(
     "--device", default="cpu", show_default=True, help="Where torch puts the model: cpu, cuda, ..."
 )
+@kernels_option("judges drafts")
 @click.option(
     "--threads",
     type=click.IntRange(min=0),

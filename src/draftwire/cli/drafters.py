@@ -135,7 +135,9 @@ def explained(error: ProtocolError, address: Address) -> Exception:
     )
 
 
-def local_drafter(folder: Path | None, target: Target, policy: ProposalPolicy) -> LocalDrafter:
+def local_drafter(
+    folder: Path | None, target: Target, policy: ProposalPolicy, kernels: str = "auto"
+) -> LocalDrafter:
     """Return a drafter in this process, for comparison; ConfigurationError as for any model."""
     engine = load_drafter(folder, device="cpu")
     require_pair(target.engine, engine)
@@ -143,6 +145,7 @@ def local_drafter(folder: Path | None, target: Target, policy: ProposalPolicy) -
         layouts=LayoutSet(1 << policy.layout),
         max_depth=policy.depth,
         max_support=max(1, policy.support),
+        kernels=kernels,
     )
     return LocalDrafter(
         DrafterProgram(engine, config),

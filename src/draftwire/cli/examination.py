@@ -16,6 +16,7 @@ from draftwire.cli.models import Target
 from draftwire.cli.options import LayoutChoice
 from draftwire.cli.progress import Counting
 from draftwire.errors import DraftwireError, ExitCode, ProtocolError
+from draftwire.kernels.registry import kernels_for
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address
@@ -45,6 +46,7 @@ class DoctorOptions:
     deadline_ms: float
     draft_identity: bytes
     device: str
+    kernels: str
     threads: int
     as_json: bool
     security: Security | None
@@ -67,6 +69,7 @@ def examine_and_print(options: DoctorOptions) -> ExitCode:
     """Examine, print lines or one object, and return the exit code; errors raise as ever."""
     findings = Findings((lambda text: None) if options.as_json else click.echo)
     try:
+        kernels_for(options.kernels, options.device)  # missing ones are said before a model loads
         target = Target(options.target, device=options.device, threads=options.threads)
         return _examine(options, target, findings)
     except DraftwireError as error:
@@ -97,7 +100,14 @@ def _examine(options: DoctorOptions, target: Target, findings: Findings) -> Exit
         dense = LayoutSet.DENSE in agreed.layouts
         with Counting("measuring", _PARTS) as counting:
             measured = measure(
-                engine, drafter, prompt, sampling, policy, dense=dense, step=counting.advance
+                engine,
+                drafter,
+                prompt,
+                sampling,
+                policy,
+                dense=dense,
+                step=counting.advance,
+                kernels=options.kernels,
             )
     estimates = _estimates(measured, agreed, policy.depth)
     layout = str(replace(options.layout, support=policy.support))

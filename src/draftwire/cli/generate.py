@@ -22,6 +22,7 @@ from draftwire.cli.options import (
     flag,
     given,
     identity_option,
+    kernels_option,
     layout_option,
     model_folder,
     utf8,
@@ -191,6 +192,7 @@ The drafter away or another program: the run is target-only and says so; its law
 @click.option(
     "--device", default="cpu", show_default=True, help="Where torch puts the model: cpu, cuda, ..."
 )
+@kernels_option("judges drafts")
 @click.option(
     "--threads",
     type=click.IntRange(0, MAX_THREADS),

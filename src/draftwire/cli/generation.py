@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from draftwire.cli.progress import Counting
 from draftwire.cli.ranks import RankOptions, joined_ranks
 from draftwire.cli.telemetry import TelemetryOptions, serving_metrics
 from draftwire.errors import ConfigurationError, TransportError
+from draftwire.kernels.registry import kernels_for
 from draftwire.telemetry.log_handler import logging_to
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address
@@ -59,6 +61,7 @@ class GenerateOptions:
     draft_identity: bytes
     audit: bool
     device: str
+    kernels: str
     threads: int
     as_json: bool
     security: Security | None
@@ -100,8 +103,9 @@ def policy_of(options: GenerateOptions, vocab_size: int) -> ProposalPolicy:
 def generate_and_print(options: GenerateOptions) -> None:
     """Generate, write the text to standard output and what it took to standard error."""
     if options.ranks is None:
+        kernels_for(options.kernels, options.device)  # missing ones are said before a model loads
         target = Target(options.target, device=options.device, threads=options.threads)
-        _generate(options, target, generate)
+        _generate(options, target, partial(generate, kernels=options.kernels))
         return
     with ranked_target(options) as led:
         if led is not None:
@@ -205,7 +209,7 @@ class RankedTarget(Target):
         """Take what this rank has of it."""
         self.engine = engine
         self.folder = folder
-        self._tokenizer = columns.tokenizer
+        self.tokenizer = columns.tokenizer
 
 
 @contextmanager

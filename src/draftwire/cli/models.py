@@ -55,7 +55,7 @@ class Target:
             loaded = load_target(folder, device=device)
         self.engine: Any = loaded.engine
         self.folder = loaded.folder
-        self._tokenizer: Any = loaded.tokenizer
+        self.tokenizer: Any = loaded.tokenizer
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a prompt, with what the tokenizer puts before every text.
@@ -69,14 +69,14 @@ class Target:
                 f"the prompt has {len(text)} characters, and more than {most} are not tokenised for"
                 f" the target's context of {self.engine.max_context} tokens: shorten it"
             )
-        ids = [int(token) for token in self._tokenizer(text)["input_ids"]]
+        ids = [int(token) for token in self.tokenizer(text)["input_ids"]]
         if not ids:
             raise ConfigurationError("the prompt has no tokens: give at least one character")
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of ids, special tokens left out."""
-        text: str = self._tokenizer.decode(
+        text: str = self.tokenizer.decode(
             list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return text

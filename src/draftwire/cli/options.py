@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from draftwire.errors import ConfigurationError
+from draftwire.kernels.registry import CHOICES
 from draftwire.transport.tcp import Address
 from draftwire.wire.identity import IDENTITY_BYTES, parse_identity
 from draftwire.wire.registry import (
@@ -255,6 +256,17 @@ def identity_option(name: str, whose: str) -> Callable[[Command], Command]:
         default=bytes(IDENTITY_BYTES),
         show_default="any",
         help=f"SHA-256 of the one checkpoint that {whose} may have.",
+    )
+
+
+def kernels_option(what: str) -> Callable[[Command], Command]:
+    """Return the option of a command that computes with kernels. what: they do."""
+    return click.option(
+        "--kernels",
+        type=click.Choice(CHOICES),
+        default="auto",
+        show_default=True,
+        help=f"What {what}; auto: what belongs to the device of the model.",
     )
 
 

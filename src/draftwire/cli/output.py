@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from draftwire.verifier.drafter import MissReason
+from draftwire.verifier.miss import MissReason
 
 if TYPE_CHECKING:
     from draftwire.verifier.generate import Emission

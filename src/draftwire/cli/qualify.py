@@ -77,7 +77,9 @@ def qualify(
     """
     kernels = load(backend, device)
     with working("measuring"):
-        found = [_measure(kernels, each, seed) for each in _rows(vocab, huge_vocab, rows, seed)]
+        found = [
+            _measure(kernels, each, seed) for each in sample_rows(vocab, huge_vocab, rows, seed)
+        ]
     sound = all(each.sound for each in found)
     if as_json:
         document = {
@@ -99,17 +101,18 @@ def _measure(kernels: Backend[Any], rows: Rows, seed: int) -> Measured:
     return measure(kernels, rows, seed)
 
 
-def _rows(vocab: int, huge: int, rows: int, seed: int) -> Iterator[Rows]:
+def sample_rows(vocab: int, huge: int, rows: int, seed: int) -> Iterator[Rows]:
+    """Yield made-up rows of each kind, then real ones where the embedded pair is there."""
     from draftwire.kernels.qualify import adversarial
 
     yield from adversarial(vocab, huge, rows, seed)
     try:
-        yield from _real(rows)
+        yield from real_rows(rows)
     except (ImportError, ModelError) as missing:
         click.echo(f"no real rows: {missing}", err=True)
 
 
-def _real(rows: int) -> Iterator[Rows]:
+def real_rows(rows: int) -> Iterator[Rows]:
     """Target and draft logits of the embedded pair, at positions of a short program."""
     import numpy as np
 

@@ -106,6 +106,8 @@ def take_ranks(values: dict[str, Any], others: tuple[str, ...]) -> RankOptions |
             f"--ranks runs on CPUs from the command line: drop --device {values['device']}, or"
             " write a program (docs/guides/ranks.md)"
         )
+    if values["kernels"] != "auto":
+        raise click.UsageError("ranks compute on their shards: drop --kernels, or --ranks")
     return RankOptions(size, rank, rendezvous, patience)
 
 

@@ -18,6 +18,7 @@ from draftwire.cli.options import (
     WireType,
     given,
     identity_option,
+    kernels_option,
     model_folder,
 )
 from draftwire.cli.ranks import rank_options, take_ranks
@@ -114,6 +115,7 @@ Examples:
 @click.option(
     "--device", default="cpu", show_default=True, help="Where torch puts the model: cpu, cuda, ..."
 )
+@kernels_option("quantises and draws")
 @click.option(
     "--threads",
     type=click.IntRange(0, MAX_THREADS),

@@ -23,6 +23,7 @@ from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig
 from draftwire.engines.registry import load_drafter
 from draftwire.errors import TransportError
+from draftwire.kernels.registry import kernels_for
 from draftwire.telemetry.log_handler import logging_to
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address, listen
@@ -46,6 +47,7 @@ class ServeOptions:
     wire: WireVersion
     target_identity: bytes
     device: str
+    kernels: str
     threads: int
     until_stdin_closes: bool
     security: Security | None
@@ -72,6 +74,7 @@ def serve_until_told(options: ServeOptions) -> None:
     quiet = telemetry.log_format == "json"  # every line is one event then
     with nullcontext() if quiet else working("loading the drafter"):
         prepare_torch(options.threads)
+        kernels_for(options.kernels, options.device)  # missing ones are said before a model loads
         from draftwire.drafter.server import serve
 
         engine = load_drafter(options.model, device=options.device)
@@ -167,6 +170,7 @@ def _config(options: ServeOptions) -> DrafterConfig:
         max_support=options.max_support,
         peer=options.limits,
         shard_count=shards,
+        kernels=options.kernels,
         target_identity=options.target_identity,
     )
 

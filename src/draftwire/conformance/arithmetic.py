@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -25,7 +25,10 @@ from draftwire.exact.words import (
     philox4x32,
 )
 from draftwire.kernels import cpu
+from draftwire.kernels.cpu.kernels import CpuKernels
+from draftwire.kernels.protocol import Round
 from draftwire.kernels.rows import QRow
+from draftwire.verifier.judge import judge
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 
@@ -184,7 +187,8 @@ def check_target_only(vector: Vector) -> None:
     expect("token", found, expected)
     rows = binary64_rows(vector)
     if rows is not None and vector["bits"] == WORD_BITS:
-        found = refusal_of(lambda: cpu.target(rows[0], source.words(address)))
+        this = Round((), (), 0, 1, source, *where)
+        found = refusal_of(lambda: _committed(rows, this)[-1])
         expect("kernel token", found, expected)
 
 
@@ -211,9 +215,23 @@ def check_round(vector: Vector) -> None:
     if rows is not None and vector["bits"] == WORD_BITS and vector["total"] == TOTAL:
         for dense in (True, False):
             arrays = [QRow.of_counts(counts, dense=dense) for counts in q]
-            found = refusal_of(
-                lambda arrays=arrays: cpu.verify(  # type: ignore[misc]
-                    rows, vector["drafts"], arrays, source, **where
-                )
-            )
+            this = Round(vector["drafts"], arrays, 0, len(rows), source, *where.values())
+            found = refusal_of(lambda this=this: _verdict(rows, this))  # type: ignore[misc]
             expect("kernel verdict", found, expected)
+
+
+def _committed(rows: NDArray[np.float64], this: Round) -> tuple[int, ...]:
+    """The tokens that the CPU's kernels commit. Errors: ArithmeticRefusalError."""
+    (judgement,) = judge(CpuKernels(), rows, [this])
+    if judgement.refusal is not None:
+        raise judgement.refusal
+    return judgement.tokens
+
+
+def _verdict(rows: NDArray[np.float64], this: Round) -> exact_verify.Verdict:
+    """As the exact layer says it. Errors: ArithmeticRefusalError."""
+    tokens = _committed(rows, this)
+    accepted = len(tokens) - 1
+    outcome: Literal["bonus", "correction"]
+    outcome = "bonus" if accepted == len(this.tokens) else "correction"
+    return exact_verify.Verdict(accepted, tokens[-1], outcome)

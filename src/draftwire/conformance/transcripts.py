@@ -13,11 +13,14 @@ from draftwire.conformance.vectors import Mismatch, Vector, binary32, expect
 from draftwire.conformance.wire import hello_of
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
-from draftwire.exact.words import Address, Domain, KeyedWords
-from draftwire.kernels import cpu
+from draftwire.exact.words import KeyedWords
+from draftwire.kernels.cpu.kernels import CpuKernels
+from draftwire.kernels.protocol import Round
+from draftwire.kernels.rows import QRow
 from draftwire.session.link import AgreedEvent, Closed, Link
 from draftwire.session.proposal import Parts, Received
 from draftwire.session.verifier_session import Dropped, Proposal, VerifierSession
+from draftwire.verifier.judge import Judgement, judge
 from draftwire.wire.agreement import version_of
 from draftwire.wire.messages import Hello, ProposalPolicy
 from draftwire.wire.registry import (
@@ -249,28 +252,32 @@ class VerifierRun:
         prefix = self.session.tokens
         depth = len(proposal.tokens)
         rows = [self._row((*prefix, *proposal.tokens[:i])) for i in range(depth + 1)]
-        verdict = cpu.verify(
-            np.stack(rows),
-            proposal.tokens,
-            proposal.rows,
-            self._source,
-            generation=proposal.generation,
-            round=proposal.round,
-            first_position=proposal.first_position,
-        )
-        found = {"accepted": verdict.accepted, "token": verdict.token, "outcome": verdict.outcome}
+        verdict = self._judged(rows, proposal.tokens, proposal.rows)
+        outcome = verdict.outcome
+        found = {
+            "accepted": verdict.accepted,
+            "token": verdict.tokens[-1],
+            "outcome": outcome.name.lower(),
+        }
         expect("verdict", found, {name: action[name] for name in found})
-        self.session.commit(verdict.accepted, Outcome[verdict.outcome.upper()], verdict.token)
+        self.session.commit(verdict.accepted, outcome, verdict.tokens[-1])
         self._proposal = None
 
     def alone(self, action: Vector) -> None:
         """A target-only round."""
         session = self.session
-        where = (session.generation, session.round, len(session))
-        words = self._source.words(Address(*where, Domain.TARGET_ONLY))
-        token = cpu.target(self._row(session.tokens), words)
+        (token,) = self._judged([self._row(session.tokens)], (), ()).tokens
         expect("token", token, action["token"])
         session.commit(0, Outcome.TARGET_ONLY, token)
+
+    def _judged(
+        self, rows: Sequence[NDArray[np.float64]], tokens: Sequence[int], q: Sequence[QRow]
+    ) -> Judgement:
+        """What the CPU's kernels say of the round that is on."""
+        session = self.session
+        where = session.generation, session.round, len(session)
+        this = Round(tokens, q, 0, len(rows), self._source, *where)
+        return judge(CpuKernels(), np.stack(rows), [this])[0]
 
     def reset(self, action: Vector) -> None:
         """The generation ends; what was proposed and not committed is of no use any more."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from draftwire.drafter.limits import PeerLimits
 from draftwire.errors import ConfigurationError
+from draftwire.kernels.registry import CHOICES
 from draftwire.wire.agreement import version_of
 from draftwire.wire.hello import ANY_IDENTITY
 from draftwire.wire.identity import require_identity
@@ -22,6 +23,7 @@ class DrafterConfig:
     max_reply_memory: bytes that the answers of all connections may hold; 0 = half of the memory
     that there is. max_connections: over all. max_batch: most proposals drawn at once. peer: rates
     and times. shard_count: of how many shards each reply is one (P29); 1 = whole replies.
+    kernels: what quantises and draws, a choice of ``kernels_for``.
     target_identity: the one target checkpoint that is drafted for, all zero = any.
     """
 
@@ -37,11 +39,14 @@ class DrafterConfig:
     max_connections: int = 64
     max_batch: int = 32
     shard_count: int = 1
+    kernels: str = "auto"
     target_identity: bytes = ANY_IDENTITY
     peer: PeerLimits = field(default_factory=PeerLimits)
 
     def __post_init__(self) -> None:
         """Refuse limits that nothing could be done under."""
+        if self.kernels not in CHOICES:
+            raise ConfigurationError(f"kernels must be one of {', '.join(CHOICES)}")
         for name in (
             "max_sessions",
             "max_slots",

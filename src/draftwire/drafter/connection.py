@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Generic
+from typing import Generic, Protocol
 
-from draftwire.drafter.counters import LeaseEnd
+from draftwire.drafter.config import DrafterConfig
+from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.engine import Context
 from draftwire.drafter.limits import Allowance
-from draftwire.drafter.memory import Answers, answer_bytes
+from draftwire.drafter.memory import Answers, ReplyMemory, answer_bytes
 from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
 from draftwire.rows.shards import ShardDraft
 from draftwire.session.link import AgreedEvent, Closed, Link
@@ -19,8 +20,32 @@ from draftwire.transport.queue import OutQueue
 from draftwire.wire.messages import Reset, Step
 from draftwire.wire.registry import MessageType, Status
 
-if TYPE_CHECKING:
-    from draftwire.drafter.program import DrafterProgram
+
+class ConnectionProgram(Protocol[Context]):
+    """What a connection needs of the program that it belongs to."""
+
+    config: DrafterConfig
+    counters: DrafterCounters
+    memory: ReplyMemory
+    draining: bool
+
+    def wait(self, connection: Connection[Context], task: DraftTask) -> None:
+        """Let a task wait for its turn."""
+
+    def reserve(self, connection: Connection[Context], task: DraftTask, size: int) -> bool:
+        """Reserve memory for the answer to a task; False = as much is held as may be."""
+
+    def withdraw(self, connection: Connection[Context], session: int | None = None) -> None:
+        """The task of a session, or every one of the connection, is unwanted."""
+
+    def close_context(self, connection: Connection[Context], session: int) -> None:
+        """Free what the engine holds of a session."""
+
+    def positions_of(self, connection: Connection[Context]) -> int:
+        """Return how many drafts a connection waits for."""
+
+    def lapsed(self, sessions: int, why: LeaseEnd) -> None:
+        """Book sessions that were ended since nothing was asked in them."""
 
 
 class Connection(Generic[Context]):
@@ -28,7 +53,7 @@ class Connection(Generic[Context]):
 
     def __init__(
         self,
-        program: DrafterProgram[Context],
+        program: ConnectionProgram[Context],
         link: Link,
         clock: Callable[[], float],
     ) -> None:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, Generic, Protocol, TypeAlias
 
@@ -72,7 +73,7 @@ class DrafterProgram(Generic[Context]):
         config: DrafterConfig,
         *,
         source: ProposalSource = ProposalWords,
-        proposer: Proposer[Context] = propose,
+        proposer: Proposer[Context] | None = None,
         clock: Callable[[], float] = time.monotonic,
         key: bytes = b"",
         entropy: Callable[[int], bytes] = os.urandom,
@@ -92,7 +93,7 @@ class DrafterProgram(Generic[Context]):
         self.connections: set[Connection[Context]] = set()
         self._hello = drafter_hello(engine, config)
         self._source = source
-        self._proposer = proposer
+        self._proposer = proposer or partial(propose, kernels=config.kernels)
         self._clock = clock
         self._key = key
         self._entropy = entropy
@@ -354,8 +355,8 @@ class DrafterProgram(Generic[Context]):
     def _feed(self, connection: Connection[Context], task: DraftTask) -> int:
         """Return how many tokens a task feeds, with those that the model has lost."""
         context = connection.contexts.get(task.session)
-        lacking = task.keep - (0 if context is None else context.length)
-        return len(task.tokens) + (lacking if lacking > 0 else 0)
+        lacking = task.cached_tokens - (0 if context is None else context.length)
+        return len(task.new_tokens) + (lacking if lacking > 0 else 0)
 
     def _job(
         self, connection: Connection[Context], task: DraftTask, *, piece: bool
@@ -364,14 +365,14 @@ class DrafterProgram(Generic[Context]):
         if context is None:
             context = connection.contexts[task.session] = self.engine.open()
             self.counters.sessions += 1
-        tokens, policy = task.tokens, task.policy
+        tokens, policy = task.new_tokens, task.policy
         # Shorter where it was made again after the engine failed, or where drafts were not the
         # model's; what it holds is the beginning of what is kept all the same.
-        if context.length < task.keep:
+        if context.length < task.cached_tokens:
             assert connection.roster is not None
             tokens = connection.roster[task.session].tokens[context.length :]
         else:
-            self.engine.truncate(context, task.keep)
+            self.engine.truncate(context, task.cached_tokens)
         if piece:
             tokens, policy = (
                 tokens[: self.config.peer.prefill_chunk_tokens],

@@ -17,7 +17,7 @@ Turn: TypeAlias = tuple[Owner, DraftTask]
 
 def tokens_of(owner: object, task: DraftTask) -> int:
     """Return how many tokens a task feeds to a model that holds all of what is kept."""
-    return len(task.tokens)
+    return len(task.new_tokens)
 
 
 class BatchScheduler(Generic[Owner]):

@@ -73,6 +73,31 @@ class DrafterSession:
         return None if self._step is None else self._step.slot
 
     @property
+    def latest_step(self) -> Step | None:
+        """The latest STEP, until its round is over."""
+        return self._step
+
+    @property
+    def kept_answer(self) -> Parts:
+        """Its answer, kept for retries; empty until there is one."""
+        return self._kept
+
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        """The draft tokens of that answer."""
+        return self._drafts
+
+    @property
+    def asked_at(self) -> int:
+        """How many tokens were committed when it was asked."""
+        return self._asked_at
+
+    @property
+    def cached(self) -> Cached:
+        """What the engine's context is known to hold."""
+        return self._cached
+
+    @property
     def keeps(self) -> bool:
         """Whether a proposal is kept for retries of its STEP."""
         return bool(self._drafts)
@@ -131,7 +156,7 @@ class DrafterSession:
         goes on from there.
         """
         self._cached = Cached(self._prefix, length)
-        return replace(task, keep=length, tokens=self._prefix.tokens(length))
+        return replace(task, cached_tokens=length, new_tokens=self._prefix.tokens(length))
 
     def wants(self, task: DraftTask) -> bool:
         """Say whether a task still waits for its answer."""
@@ -284,8 +309,8 @@ class DrafterSession:
         """Take the STEP as the latest and return its task."""
         self._latest(step)
         # At least the anchor is fed, whose logits the first draft is drawn from.
-        keep = min(self._cached.common(self._prefix), step.anchor)
-        self._cached = Cached(self._prefix, keep)
+        cached = min(self._cached.common(self._prefix), step.anchor)
+        self._cached = Cached(self._prefix, cached)
         return DraftTask(
             session=step.session,
             slot=step.slot,
@@ -293,8 +318,8 @@ class DrafterSession:
             round=step.round,
             policy=step.policy,
             proposal_key=step.proposal_key,
-            keep=keep,
-            tokens=self._prefix.tokens(keep),
+            cached_tokens=cached,
+            new_tokens=self._prefix.tokens(cached),
             first_position=step.first_position,
             context_version=step.context_version,
             hidden_rows=step.hidden_rows,

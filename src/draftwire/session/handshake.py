@@ -125,7 +125,7 @@ class Handshake:
         """Return what this side says first: the verifier's CHALLENGE, of a drafter nothing."""
         if self._role is Role.DRAFTER:
             return []
-        self._advance(HandshakeInput.CHALLENGE)
+        self.advance(HandshakeInput.CHALLENGE)
         return [Challenge(self._nonces[self._role])]
 
     def take(self, message: Message) -> list[Message]:
@@ -150,10 +150,10 @@ class Handshake:
 
     def _challenged(self, message: Challenge) -> list[Message]:
         own = hmac.compare_digest(message.nonce, self._nonces[self._role])
-        self._advance(HandshakeInput.BAD_CHALLENGE if own else HandshakeInput.CHALLENGE)
+        self.advance(HandshakeInput.BAD_CHALLENGE if own else HandshakeInput.CHALLENGE)
         self._nonces[self._peer] = message.nonce
         if self._role is Role.DRAFTER:
-            self._advance(HandshakeInput.CHALLENGE)
+            self.advance(HandshakeInput.CHALLENGE)
             return [Challenge(self._nonces[self._role])]
         return [self._prove()]
 
@@ -161,18 +161,19 @@ class Handshake:
         if self._peer not in self._nonces:
             self._fail("nonce", "PROOF came before CHALLENGE")
         right = hmac.compare_digest(message.proof, self._make(_PROOF_OF[self._peer]))
-        self._advance(HandshakeInput.PROOF if right else HandshakeInput.BAD_PROOF)
+        self.advance(HandshakeInput.PROOF if right else HandshakeInput.BAD_PROOF)
         return [self._prove()] if self._role is Role.DRAFTER else []
 
     def _prove(self) -> Message:
-        self._advance(HandshakeInput.PROOF)
+        self.advance(HandshakeInput.PROOF)
         return Proof(self._make(_PROOF_OF[self._role]))
 
     def _make(self, purpose: KeyPurpose) -> bytes:
         nonces = self._nonces[Role.VERIFIER], self._nonces[Role.DRAFTER]
         return derive(self._key, purpose, self._version, *nonces)
 
-    def _advance(self, happened: HandshakeInput) -> None:
+    def advance(self, happened: HandshakeInput) -> None:
+        """Take an input of the table; ProtocolError for one that has no place there."""
         following = HANDSHAKE.following(self.state, happened)
         if following is None:
             field, why = _WRONG.get(

@@ -98,11 +98,11 @@ class Dropped:
 class DraftTask:
     """One proposal that the drafter is to make.
 
-    Bring the model's state to ``keep`` tokens (they are as they were), feed ``tokens``, which end
-    with the anchor, then draw ``policy.depth`` drafts from ``first_position`` on, each with the
-    word at (generation, round, its position, PROPOSAL) of ``proposal_key``.
-    The tasks of a session are begun in the order in which they were set; one that nobody wants any
-    more is better left out, and never begun after a later one: ``keep`` counts on that.
+    Truncate the model's state to ``cached_tokens``, which are as they were, feed ``new_tokens``,
+    which end with the anchor, then draw ``policy.depth`` drafts from ``first_position`` on, each
+    with the word at (generation, round, its position, PROPOSAL) of ``proposal_key``. The tasks of a
+    session are begun in the order in which they were set; an unwanted one is better left out, and
+    never begun after a later one: ``cached_tokens`` counts on that.
     """
 
     session: int
@@ -111,8 +111,8 @@ class DraftTask:
     round: int
     policy: ProposalPolicy
     proposal_key: int
-    keep: int
-    tokens: Sequence[int]
+    cached_tokens: int
+    new_tokens: Sequence[int]
     first_position: int
     context_version: int
     hidden_rows: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -61,6 +62,20 @@ class SessionTable:
         self._ended: OrderedDict[int, int] = OrderedDict()  # id -> generation that was cancelled
         self._asked: OrderedDict[int, float] = OrderedDict()  # id -> when its latest STEP came
         self._lapsed: OrderedDict[int, int] = OrderedDict()  # id -> generation that was silent
+
+    @property
+    def claimed_slots(self) -> Mapping[int, int]:
+        """Which session claimed each slot last."""
+        return self._slots
+
+    @property
+    def ends_remembered(self) -> int:
+        """How many ended sessions are remembered, so that a late message of theirs is known."""
+        return len(self._ended)
+
+    def sessions(self) -> Iterable[DrafterSession]:
+        """The sessions that are open."""
+        return self._sessions.values()
 
     def __len__(self) -> int:
         """Sessions that are open."""

@@ -73,7 +73,9 @@ class Claim:
 
 
 @dataclass(slots=True)
-class _Slot(Generic[Buffer]):
+class Slot(Generic[Buffer]):
+    """A place for one reply: its buffer, where it stands, and how often it was given."""
+
     buffer: Buffer
     state: SlotState = SlotState.FREE
     epoch: int = 1
@@ -90,20 +92,20 @@ class Slots(Generic[Buffer]):
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:
         """Take over the buffers, all there will ever be."""
-        self._slots = [_Slot(buffer) for buffer in buffers]
+        self.entries = [Slot(buffer) for buffer in buffers]
 
     def __len__(self) -> int:
         """How many slots there are."""
-        return len(self._slots)
+        return len(self.entries)
 
     @property
     def free(self) -> int:
         """How many of them no round holds."""
-        return sum(slot.state is SlotState.FREE for slot in self._slots)
+        return sum(slot.state is SlotState.FREE for slot in self.entries)
 
     def ask(self) -> Claim | None:
         """Give a round a slot; None = all are taken."""
-        for number, slot in enumerate(self._slots):
+        for number, slot in enumerate(self.entries):
             following = SLOT.following(slot.state, SlotInput.ASK)
             if following is not None:
                 slot.state = following
@@ -112,7 +114,7 @@ class Slots(Generic[Buffer]):
 
     def happened(self, claim: Claim, what: SlotInput) -> Buffer | None:
         """Move the slot of a claim on, and return its buffer; None = the claim may not do that."""
-        slot = self._slots[claim.number]
+        slot = self.entries[claim.number]
         following = SLOT.following(slot.state, what)
         if following is None or slot.epoch != claim.epoch:
             return None

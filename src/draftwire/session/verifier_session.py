@@ -128,6 +128,11 @@ class VerifierSession:
         left = self._agreed.max_context - len(self._prefix)
         return depth if depth <= left else max(left, 0)
 
+    def has_slot(self, agreed: Agreed) -> bool:
+        """Whether the slot of this session is one of those of the connection."""
+        limits = (agreed.max_slots, agreed.max_sessions, self._handle.slots.requests)
+        return all(limit is None or self.slot < limit for limit in limits)
+
     # a round
 
     def ask(

@@ -19,7 +19,7 @@ from draftwire.telemetry.metric_spec import (
 )
 from draftwire.verifier.breaker import BreakerState
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.drafter import MissReason
+from draftwire.verifier.miss import MissReason
 from draftwire.verifier.report import Report
 
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM

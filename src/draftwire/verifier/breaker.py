@@ -49,9 +49,9 @@ _STOPPED: Final = 4096.0  # likewise; the rest of a longer round was a stop of t
 class BreakerState(Enum):
     """What the breaker does now."""
 
-    DRAFTING = "drafting"
-    PAUSED = "paused"
-    PROBING = "probing"  # drafting again, for a few rounds, to see what it costs now
+    CLOSED = "closed"  # drafting
+    OPEN = "open"  # paused: every round is target-only
+    HALF_OPEN = "half_open"  # drafting again, for a few rounds, to see what it costs now
 
 
 class Choice(Enum):
@@ -132,7 +132,7 @@ class Breaker:
     def __init__(self, config: BreakerConfig | None = None) -> None:
         """Begin drafting, with nothing measured."""
         self.config = config or BreakerConfig()
-        self.state = BreakerState.DRAFTING
+        self.state = BreakerState.CLOSED
         self.pauses = 0  # how often it has paused
         self._alone: deque[float] = deque(maxlen=self.config.samples)
         self._costs: deque[float] = deque(maxlen=self.config.window)
@@ -140,7 +140,7 @@ class Breaker:
         self._tokens = 0.0
         self._rounds = 0
         self._since_sample = 0
-        self._left = 0  # rounds of the pause still to come
+        self.paused_rounds = 0  # rounds of the pause still to come
         self._failures = 0  # pauses in a row
         self._debt = 0.0  # seconds that drafting has lost and nothing has paid back
         self._worst = 0.0  # of the debt, what the worst round has left; no pause is for that alone
@@ -163,20 +163,21 @@ class Breaker:
         if self.drafted is None or self.alone is None:
             return "drafting is being measured"
         times = f"{self.drafted * 1e3:.2f} ms a token, {self.alone * 1e3:.2f} ms without"
-        if self.state is BreakerState.PAUSED:
-            return f"drafting costs more than it brings ({times}): paused for {self._left} rounds"
+        if self.state is BreakerState.OPEN:
+            pause = f"paused for {self.paused_rounds} rounds"
+            return f"drafting costs more than it brings ({times}): {pause}"
         return f"drafting pays ({times})"
 
     def admits(self) -> Choice:
         """Return what the next round is, from finished rounds alone."""
-        if self.state is BreakerState.PAUSED:
-            if self._left:
-                self._left -= 1
+        if self.state is BreakerState.OPEN:
+            if self.paused_rounds:
+                self.paused_rounds -= 1
                 return Choice.PAUSE
             self._probe()
         elif len(self._alone) < self._needed:
             return Choice.SAMPLE  # first, so that the first drafted round can be weighed
-        elif self.state is BreakerState.DRAFTING:
+        elif self.state is BreakerState.CLOSED:
             self._since_sample += 1
             if self._since_sample >= self.config.sample_every:
                 self._since_sample = 0
@@ -206,11 +207,11 @@ class Breaker:
         self._debt = max(self._debt + lost, 0.0)
         self._worst = min(max(self._worst, lost), self._debt)
         self._spell.add(tokens, seconds, lost)
-        if before is BreakerState.PAUSED:  # another request's round has ended drafting meanwhile
+        if before is BreakerState.OPEN:  # another request's round has ended drafting meanwhile
             return False
         if not first and not cold:
             self._compare(seconds, tokens, alone)
-        if self.state is not BreakerState.PAUSED and self._loses(alone):
+        if self.state is not BreakerState.OPEN and self._loses(alone):
             self._pause(alone, self._spell.seconds / self._spell.tokens)
         return self.state is not before
 
@@ -246,7 +247,7 @@ class Breaker:
         elif median(costs) > alone * (1 + self.config.margin):
             self._pause(alone, median(costs))
         else:
-            self.state = BreakerState.DRAFTING
+            self.state = BreakerState.CLOSED
             if len(costs) == self.config.window and not self._debt:
                 self._failures = 0
 
@@ -262,15 +263,15 @@ class Breaker:
         doubled = min(config.first_pause << min(self._failures, 32), config.longest_pause)
         worth = config.budget * alone  # what one round of a pause pays back
         owed = math.ceil((self._debt - self._worst) / worth) if worth and self._failures else 0
-        self.state = BreakerState.PAUSED
+        self.state = BreakerState.OPEN
         self.pauses += 1
         self._failures += 1
-        self._left = max(doubled, owed)
-        self._debt = max(self._debt - worth * self._left, 0.0)
+        self.paused_rounds = max(doubled, owed)
+        self._debt = max(self._debt - worth * self.paused_rounds, 0.0)
         self._worst = min(self._worst, self._debt)
 
     def _probe(self) -> None:
-        self.state = BreakerState.PROBING
+        self.state = BreakerState.HALF_OPEN
         self._costs.clear()
         self._seconds, self._tokens, self._rounds = 0.0, 0.0, 0
         self._since_sample = 0

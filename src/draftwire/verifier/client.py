@@ -8,112 +8,200 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, Self, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final, Self, TypeAlias, Unpack
 
+from draftwire.errors import TransportError
+from draftwire.kernels.shards.shard import Shard
 from draftwire.rows.prepare import prepare
-from draftwire.session.proposal import Dropped, Parts, Proposal
+from draftwire.session.link import Alive
+from draftwire.session.proposal import Dropped, Parts, Proposal, Received
 from draftwire.session.reasons import DropReason
-from draftwire.session.slot_buffers import SlotPlan
+from draftwire.session.slot_buffers import ReplySlots
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.channel import Channel
 from draftwire.transport.queue import size_of
 from draftwire.verifier.breaker import Breaker
-from draftwire.verifier.connected import Connected
-from draftwire.verifier.drafter import Drafted, Miss, MissReason
-from draftwire.verifier.hello_exchange import FAREWELL_SECONDS
+from draftwire.verifier.config import VerifierConfig, VerifierOptions
+from draftwire.verifier.connection import Connection, ConnectionEvent, Lost
+from draftwire.verifier.counters import ClientCounters
+from draftwire.verifier.deadlines import Deadline
+from draftwire.verifier.log import ClientLog
+from draftwire.verifier.miss import Drafted, Miss, MissReason
+from draftwire.verifier.pending_rounds import PendingRounds
 from draftwire.verifier.request import ClientRequest
 from draftwire.verifier.totals import Totals
 from draftwire.wire.agreement import Agreed
-from draftwire.wire.messages import Hello, ProposalPolicy
+from draftwire.wire.messages import Complete, ErrorMessage, Hello, ProposalPolicy, Reply
 
 __all__ = ["ClientRequest", "DraftClient"]
 
 Asked: TypeAlias = tuple[ClientRequest, VerifierSession, ProposalPolicy]
 """A request that asks now, with its session and the policy at the depth that it may."""
 
+_ANSWERS: Final = (Reply, Complete, ErrorMessage)
 _ASKED: Final = Miss(MissReason.NO_CONNECTION)  # stands where a result will
 
 
-class DraftClient(Connected):
+class DraftClient:
     """A drafter at the other end of a channel; several requests may share it.
 
     A request has one round in flight at a time; ``propose_all`` has one of several requests.
 
-    dial: opens a channel, given the time it may take until; raises TransportError. deadline: for a
-    round, in seconds, finite and positive; None = derived from the rounds before. connect_timeout:
-    for connecting and for HELLO. audit: recompute every draw (A22). clock: seconds, monotonic. key:
-    what both sides prove that they hold (P20); none = no handshake. entropy: makes its nonces.
-    breaker: pauses drafting that does not pay; None = never. slots: for replies; None = what HELLO
-    agrees on. name: of the drafter, in logs. Raises ConfigurationError.
+    open_channel: opens a channel, given the time it may take until; raises TransportError. hello:
+    what this side says of itself. config, options: see :class:`VerifierConfig`; options replace
+    fields of the config. clock: seconds, monotonic. entropy: makes nonces. breaker: pauses
+    drafting that does not pay; None = never. name: of the drafter, in logs. Raises
+    ConfigurationError.
     """
 
     def __init__(
         self,
-        dial: Callable[[float], Channel],
+        open_channel: Callable[[float], Channel],
         hello: Hello,
+        config: VerifierConfig | None = None,
         *,
-        deadline: float | None,
-        connect_timeout: float,
-        audit: bool = True,
         clock: Callable[[], float] = time.monotonic,
-        key: bytes = b"",
         entropy: Callable[[int], bytes] = os.urandom,
         breaker: Breaker | None = None,
-        slots: SlotPlan | None = None,
         name: str = "the drafter",
+        **options: Unpack[VerifierOptions],
     ) -> None:
-        """Check the times and compile the arithmetic; nothing is dialled yet."""
-        super().__init__(
-            dial,
-            hello,
-            deadline=deadline,
-            connect_timeout=connect_timeout,
-            clock=clock,
-            key=key,
-            entropy=entropy,
-            slots=slots,
-            name=name,
-        )
-        prepare()
-        self.audit = audit
+        """Compile the arithmetic; nothing is opened yet."""
+        self.config = replace(config or VerifierConfig(), **options)
+        self.clock = clock
         self.breaker = breaker
         self.totals = Totals()
+        self.counters = ClientCounters()
+        self._log = ClientLog(name)
+        self._hello = hello
+        self._deadline = Deadline(self.config.deadline)
+        self.connection = Connection(
+            open_channel,
+            hello,
+            self.config,
+            clock=clock,
+            entropy=entropy,
+            counters=self.counters,
+            log=self._log,
+        )
+        self._requests: dict[int, ClientRequest] = {}
+        self._rounds = PendingRounds()
+        self._alive: float | None = None  # seconds of the last PING
         self._opened = 0
+        prepare()
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close."""
         self.close()
+
+    @property
+    def agreed(self) -> Agreed | None:
+        """What HELLO agreed on the present connection; None while there is none."""
+        return self.connection.agreed
+
+    @property
+    def deadline(self) -> float:
+        """Seconds that the next round waits at most, if it follows others of its requests."""
+        return self._deadline.seconds(opens=False)
+
+    @property
+    def vocab_size(self) -> int:
+        """V of the target, which the drafter's must equal."""
+        return self._hello.vocab_size
+
+    @property
+    def connect_timeout(self) -> float:
+        """Seconds that connecting and HELLO may take together."""
+        return self.config.connect_timeout
+
+    @property
+    def slots(self) -> ReplySlots | None:
+        """The memory for replies on the present connection, or the last."""
+        return self.connection.slots
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that were opened and not closed."""
+        return len(self._requests)
 
     def open(self, prompt: Sequence[int], proposal_key: int) -> ClientRequest:
         """Begin drafting for one request from ``prompt``; nothing is sent yet."""
         self._opened += 1
         taken = {request.asking.slot for request in self._requests.values()}
         slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-        asking = VerifierSession(
-            self._opened,
-            slot,
-            prompt,
-            proposal_key,
-            self.agreed,
-            audit=self.audit,
-            clock=time.perf_counter,
-            slots=self.slots,
-        )
-        asking.drops = self.counters.drops
-        request = ClientRequest(self, asking)
-        self._requests[asking.session] = request
-        return request
+        return self._begin(self._opened, slot, prompt, proposal_key, clock=time.perf_counter)
+
+    @property
+    def awaits_rounds(self) -> bool:
+        """Whether a round was asked for and has no result yet."""
+        return self._rounds.waiting()
 
     def close(self) -> None:
         """End every request and the connection; may be called twice."""
         for request in list(self._requests.values()):
             request.close()
-        self._disconnect()
+        self.disconnect()
+
+    def connect(self, until: float | None = None) -> Agreed:
+        """Connect and agree, if that has not been done; a round does the same by itself.
+
+        until: seconds of the clock, where less time is left than ``connect_timeout``. Raises
+        TransportError (unreachable), ProtocolError (refused, or not a drafter).
+        """
+        fresh = self.connection.agreed is None
+        agreed = self.connection.open(until)
+        if fresh:
+            self._connected(agreed)
+        return agreed
+
+    def ensure_connected(self, until: float | None = None) -> str | None:
+        """Connect if need be and due; returns why there is no connection, or None if there is."""
+        connection = self.connection
+        self._act(connection.catch_up())
+        if connection.agreed is not None:
+            return None
+        if not self._may_connect():
+            return "not tried again yet"
+        failure = connection.try_open(until)
+        if connection.agreed is not None:
+            self._connected(connection.agreed)
+        return failure
+
+    def disconnect(self) -> None:
+        """End the connection; a later round connects again."""
+        self.connection.close()
+        self._disconnected()
+
+    def ping(self) -> float:
+        """Return the seconds that one PING takes, connecting first if need be.
+
+        Call it between rounds. Raises as ``connect`` does, and TransportError without an answer
+        within the deadline of a round that opens a generation.
+        """
+        self.connect()
+        self._alive = None
+        deadline = self.clock() + self._deadline.seconds(opens=True)
+        try:
+            self._act(self.connection.ping(deadline))
+        except BaseException:  # interrupted: half a message may be on its way
+            self.disconnect()
+            raise
+        if self._alive is None:
+            raise TransportError("the drafter does not answer PING within the deadline")
+        return self._alive
+
+    def keep_alive(self) -> None:
+        """Say PING where this side has long been silent; does not wait for the answer (P30).
+
+        Requests do that in rounds that ask for nothing. A caller whose requests rest for longer
+        than the drafter's lease may do it too, between rounds; otherwise a later round connects
+        again and sends the prefix again.
+        """
+        self._act(self.connection.keep_alive(self.deadline))
 
     def propose_all(
         self,
@@ -145,7 +233,7 @@ class DraftClient(Connected):
                 request.asking.skip()
             drafted.append(miss or _ASKED)
         if not sent:
-            self.keep_lease()
+            self.keep_alive()
             return drafted
         results = self._ask(sent, until)
         for at, (request, _, _), result in zip(places, sent, results, strict=True):
@@ -156,115 +244,161 @@ class DraftClient(Connected):
 
     def agreement(self, until: float | None) -> Agreed | Miss:
         """Return what is agreed with the drafter, connecting if need be, or why none may ask."""
-        before = self._link
-        away = self.reach(until)
-        link = self._link
-        agreed = None if link is None else link.agreed
-        if away is not None or agreed is None:
-            return Miss(MissReason.NO_CONNECTION, away or "")
-        if link is not before and until is not None and self.clock() >= until:
+        before = self.counters.connections
+        failure = self.ensure_connected(until)
+        agreed = self.connection.agreed
+        if failure is not None or agreed is None:
+            return Miss(MissReason.NO_CONNECTION, failure or "")
+        connected = self.counters.connections != before
+        if connected and until is not None and self.clock() >= until:
             return Miss(MissReason.NO_CONNECTION, "connecting took the time of this round")
         return agreed
 
-    def _ask(self, asked: Sequence[Asked], until: float | None) -> list[Proposal | Dropped]:
-        """Send a STEP for each request and wait for the proposals until the deadline."""
-        now = self.clock()
-        opens = False
-        for _, asking, _ in asked:
-            opens |= asking.opens
-        whole = now + self._deadline.seconds(opens=opens)
-        deadline = whole if until is None else min(whole, until)
-        try:
-            self._say(asked, now, deadline)
-            if not self._listen(deadline):
-                self._too_late()
-        except BaseException:
-            self._interrupted()
-            raise
-        results = []
-        trips = []
-        for _, asking, _ in asked:
-            results.append(self._rounds.take(asking.session))
-            trips.append(asking.round_trip)
-        self._deadline.finished(results, trips, opens=opens, cut=deadline < whole)
-        return results
+    def book(self, result: Proposal | Dropped, round_trip: float | None) -> None:
+        """Count how a round that was asked has ended, and log its loss."""
+        if isinstance(result, Dropped):
+            self._log.dropped(result.reason, result.detail)
+        elif round_trip is not None:
+            self.counters.round_trip.add(round_trip)
 
-    def _say(self, asked: Sequence[Asked], now: float, deadline: float) -> None:
-        """Send a STEP for each request; nothing else is in flight then."""
-        channel, link = self._channel, self._link
-        if channel is None or link is None:
-            raise ConnectionError("there is no connection to ask on")
-        rounds: dict[int, ClientRequest] = {}
-        parts: Parts = []
-        steps: list[Parts] = []
-        for request, asking, policy in asked:
-            rounds[asking.session] = request
-            link.send(asking.ask(policy, now, deadline))
-            step = link.outgoing()
-            steps.append(step)
-            parts += step
-        self._rounds.ask(rounds)
-        try:
-            channel.send(parts, deadline)
-        except TimeoutError as error:  # half a STEP may be on its way: the framing is lost
-            self._lost_connection(DropReason.MISSED_DEADLINE, str(error))
-        except ConnectionError as error:
-            self._lost_connection(DropReason.DISCONNECTED, str(error))
-        # Booked while the drafter is at work.
-        self._spoke_at = now
-        self._silence.asked(now)
-        for (request, _, _), step in zip(asked, steps, strict=True):
-            size = sum(map(size_of, step))
-            request.traffic.sent += size
-            self.counters.sent += size
-
-    def _listen(self, until: float) -> bool:
-        """Follow what comes until each round has a result; False where the time is over first."""
-        while self._rounds.waiting():
-            channel, link = self._channel, self._link
-            assert channel is not None  # its end is the end of every round
-            assert link is not None
-            try:
-                self._receive(channel, link, until)
-            except TimeoutError:
-                return False
-            except ConnectionError as error:
-                self._lost_connection(DropReason.DISCONNECTED, str(error))
-        return True
-
-    def _too_late(self) -> None:
-        """Drop what has not come; a connection that says nothing any more is given up as well."""
-        self._rounds.give_up(DropReason.MISSED_DEADLINE)
-        if self._silence.too_long(self.clock(), self.deadline):
-            self._lost_connection(DropReason.DISCONNECTED, "nothing is heard of it")
-
-    def _interrupted(self) -> None:
-        """What was half sent or read cannot be gone on with."""
-        self._rounds.ask({})
-        self._disconnect()
-
-    def lost_round(self, dropped: Dropped) -> None:
-        """Tell the operator of a proposal that was asked for and is lost."""
-        self._log.dropped(dropped.reason, dropped.detail)
-
-    def farewell(self, request: ClientRequest) -> None:
+    def end(self, request: ClientRequest) -> None:
         """End a request here and tell the drafter, so that it frees what it holds."""
         if self._requests.pop(request.asking.session, None) is None:
             return
         messages = request.asking.finish()
-        if self._link is None or self._channel is None:
-            return
-        for message in messages:
-            self._link.send(message)
-        parts = self._link.outgoing()
-        size = sum(map(size_of, parts))
+        try:
+            size = self.connection.close_gracefully(messages, self.deadline)
+        finally:
+            if self.connection.agreed is None:
+                self._disconnected()
         request.traffic.sent += size
         self.counters.sent += size
+
+    # inside
+
+    def _may_connect(self) -> bool:
+        """Whether to connect now."""
+        return self.connection.may_try()
+
+    def _begin(
+        self,
+        number: int,
+        slot: int,
+        prompt: Sequence[int],
+        key: int,
+        *,
+        clock: Callable[[], float],
+        shard: Shard | None = None,
+    ) -> ClientRequest:
+        """Open a session under this number and slot."""
+        session = VerifierSession(
+            number,
+            slot,
+            prompt,
+            key,
+            self.agreed,
+            audit=self.config.audit,
+            clock=clock,
+            shard=shard,
+            slots=self.slots,
+        )
+        session.drops = self.counters.drops
+        request = self._requests[number] = ClientRequest(self, session)
+        return request
+
+    def _ask(self, asked: Sequence[Asked], until: float | None) -> list[Proposal | Dropped]:
+        """Send a STEP for each request and wait for the proposals until the deadline."""
+        now = self.clock()
+        opens = any(session.opens for _, session, _ in asked)
+        whole = now + self._deadline.seconds(opens=opens)
+        deadline = whole if until is None else min(whole, until)
         try:
-            if parts:
-                self._channel.send(parts, self.clock() + min(FAREWELL_SECONDS, self.deadline))
-        except (TimeoutError, ConnectionError):
-            self._disconnect()
-        except BaseException:  # interrupted: half a message may be on its way
-            self._disconnect()
+            self._send(asked, now, deadline)
+            if not self._receive(deadline):
+                self._too_late()
+        except BaseException:
+            self._interrupted()
             raise
+        results = [self._rounds.take(session.session) for _, session, _ in asked]
+        trips = [session.round_trip for _, session, _ in asked]
+        self._deadline.finished(results, trips, opens=opens, cut=deadline < whole)
+        return results
+
+    def _send(self, asked: Sequence[Asked], now: float, deadline: float) -> None:
+        """Send a STEP for each request; nothing else is in flight then."""
+        connection = self.connection
+        if connection.agreed is None:
+            raise ConnectionError("there is no connection to ask on")
+        rounds: dict[int, VerifierSession] = {}
+        parts: Parts = []
+        for request, session, policy in asked:
+            rounds[session.session] = session
+            step = connection.encode(session.ask(policy, now, deadline))
+            size = sum(map(size_of, step))
+            request.traffic.sent += size
+            self.counters.sent += size
+            parts += step
+        self._rounds.ask(rounds)
+        lost = connection.send(parts, deadline)
+        connection.asked(now)
+        if lost is not None:
+            self._lose(lost)
+
+    def _receive(self, until: float) -> bool:
+        """Follow what comes until each round has a result; False where the time is over first."""
+        try:
+            while self._rounds.waiting():
+                self._act(self.connection.receive(until))
+        except TimeoutError:
+            return False
+        return True
+
+    def _act(self, events: Iterable[ConnectionEvent]) -> None:
+        """Do what the connection's events ask for."""
+        for event in events:
+            if isinstance(event, Received):
+                if isinstance(event.message, _ANSWERS):
+                    self._take(event, event.message.session)
+            elif isinstance(event, Lost):
+                self._lose(event)
+            elif isinstance(event, Alive):
+                self._alive = event.seconds
+
+    def _take(self, received: Received, number: int) -> None:
+        """Hand a message to the request that it is for."""
+        request = self._requests.get(number)
+        if request is None:
+            self.counters.strays += 1
+            return
+        size = received.payload_bytes + self.connection.frame_bytes
+        self.counters.received += size
+        result = request.take(received, size, self.connection.heard_at)
+        if result is not None:
+            self._rounds.settle(number, result)
+
+    def _lose(self, lost: Lost) -> None:
+        """The connection is lost, and with it every round that has no result."""
+        self._rounds.give_up(lost.reason, lost.detail)
+        self._disconnected()
+
+    def _connected(self, agreed: Agreed) -> None:
+        slots = self.connection.slots
+        assert slots is not None
+        for request in self._requests.values():
+            request.connected(agreed, slots)
+
+    def _disconnected(self) -> None:
+        for request in self._requests.values():
+            request.asking.disconnected()
+
+    def _too_late(self) -> None:
+        """Drop what has not come; a connection that says nothing any more is given up as well."""
+        self._rounds.give_up(DropReason.MISSED_DEADLINE)
+        lost = self.connection.too_silent(self.deadline)
+        if lost is not None:
+            self._lose(lost)
+
+    def _interrupted(self) -> None:
+        """What was half sent or read cannot be gone on with."""
+        self._rounds.ask({})
+        self.disconnect()

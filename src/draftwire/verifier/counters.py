@@ -10,6 +10,15 @@ from draftwire.session.reasons import DropReason
 from draftwire.telemetry.histogram import SECONDS, Histogram, zeros
 
 
+@dataclass(slots=True)
+class Traffic:
+    """Bytes on the wire for one request, frames included, and the seconds that auditing took."""
+
+    sent: int = 0
+    received: int = 0
+    audit_seconds: float = 0.0
+
+
 def _drops() -> Counter[DropReason]:
     return Counter(zeros(DropReason))
 
@@ -18,7 +27,7 @@ def _drops() -> Counter[DropReason]:
 class ClientCounters:
     """Numbers alone, of fixed shape, so that another thread may read them at any time.
 
-    connections: agreed on HELLO. unreachable: attempts that found nobody or no drafter. lost:
+    connections: agreed on HELLO. unreachable: attempts that found no drafter. lost:
     connections that ended otherwise than by our own closing. sent, received: bytes of rounds,
     frames included. strays: messages for sessions that are over. round_trip: seconds from a STEP to
     its whole proposal. drops: what was dropped, by reason, stale and duplicate messages included.

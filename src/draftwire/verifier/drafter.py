@@ -3,58 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol
 
-from draftwire.session.proposal import Proposal
-from draftwire.session.reasons import DropReason
+from draftwire.verifier.breaker import Breaker
+from draftwire.verifier.counters import Traffic
+from draftwire.verifier.miss import Drafted
+from draftwire.verifier.totals import Totals
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Outcome
-
-if TYPE_CHECKING:
-    from draftwire.verifier.breaker import Breaker
-    from draftwire.verifier.totals import Totals
-
-
-class MissReason(Enum):
-    """Why nothing was asked of the drafter in a round; a counter, as DropReason is one."""
-
-    __hash__ = object.__hash__  # Enum's own is interpreted, and every paused round is counted
-
-    NO_CONNECTION = "no_connection"  # nobody there, another program, or a refused HELLO
-    PAUSED = "paused"  # backed off after proposals that were lost
-    QUARANTINED = "suspect"  # lost again in a way that may follow from what was drawn (law 4)
-    CONTEXT_LIMIT = "context_limit"  # the committed prefix fills the drafter's context
-    NOT_OFFERED = "not_offered"  # HELLO did not agree to the policy's layout or support
-    NO_SLOT = "no_slot"  # more requests are open than HELLO agreed to
-    UNSHARED_TOKEN = "unshared_token"  # the text holds an id outside the shared vocabulary
-    BREAKER_OPEN = "not_worth"  # the breaker: drafting costs more than it brings
-    BASELINE = "sampled"  # the breaker: what a round costs without drafts is measured now and then
-
-
-Reason: TypeAlias = MissReason | DropReason
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """A round without a proposal. ``drafted``: positions that were asked for and are lost."""
-
-    reason: Reason
-    detail: str = ""
-    drafted: int = 0
-
-
-Drafted: TypeAlias = Proposal | Miss
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Bytes on the wire for one request, frames included, and the seconds that auditing took."""
-
-    sent: int = 0
-    received: int = 0
-    audit_seconds: float = 0.0
 
 
 class DraftRequest(Protocol):

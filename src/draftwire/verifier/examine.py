@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from draftwire.errors import ConfigurationError, DrafterUnavailableError
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.drafter import Miss
 from draftwire.verifier.engine import TargetEngine
 from draftwire.verifier.estimate import Measured
 from draftwire.verifier.generate import generate
+from draftwire.verifier.miss import Miss
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.agreement import reply_bytes
@@ -33,7 +33,9 @@ def round_trip(client: DraftClient, pings: int = PINGS) -> float:
     return median(client.ping() for _ in range(pings))
 
 
-def target_seconds(target: TargetEngine[Any], prompt: Sequence[int], sampling: Sampling) -> float:
+def target_seconds(
+    target: TargetEngine[Any], prompt: Sequence[int], sampling: Sampling, kernels: str = "auto"
+) -> float:
     """Return the median seconds of a round of the target alone, the prompt's own left out.
 
     Makes texts with one seed after another until there are enough tokens; raises
@@ -41,7 +43,7 @@ def target_seconds(target: TargetEngine[Any], prompt: Sequence[int], sampling: S
     """
     steps: list[float] = []
     for each in _samplings(sampling):
-        with generate(target, None, prompt, each) as running:
+        with generate(target, None, prompt, each, kernels=kernels) as running:
             moments = [time.perf_counter() for _ in running]
         steps += [after - before for before, after in pairwise(moments)]
         if len(steps) >= sampling.max_tokens // 2:
@@ -59,6 +61,7 @@ def texts(
     prompt: Sequence[int],
     sampling: Sampling,
     policy: ProposalPolicy,
+    kernels: str = "auto",
 ) -> tuple[Report, float]:
     """Make texts with drafts, one seed after another, until there are enough tokens.
 
@@ -67,7 +70,7 @@ def texts(
     """
     total, seconds, passes = Report(), 0.0, 0
     for each in _samplings(sampling):
-        with generate(target, client, prompt, each, policy) as running:
+        with generate(target, client, prompt, each, policy, kernels=kernels) as running:
             report = running.report
             next(running)
             seconds -= report.seconds.target + report.seconds.verify
@@ -131,17 +134,18 @@ def measure(
     *,
     dense: bool,
     step: Callable[[], object] = lambda: None,
+    kernels: str = "auto",
 ) -> Measured:
     """Measure everything that an estimate needs; a text with drafts and one without are made.
 
     policy: what acceptance is measured with. dense: whether the drafter offers that layout, so that
     bytes can be timed by a reply of the same drafts that is many times as large; otherwise they
-    count as free. step: called after each part. Raises TransportError, DrafterUnavailableError,
-    ConfigurationError.
+    count as free. step: called after each part. kernels: what judges. Raises TransportError,
+    DrafterUnavailableError, ConfigurationError.
     """
     ping = round_trip(client)
     step()
-    alone = target_seconds(target, prompt, sampling)
+    alone = target_seconds(target, prompt, sampling, kernels)
     step()
     vocab, depth = target.vocab_size, policy.depth
     one = ProposalPolicy(policy.layout, 1, policy.temperature, support=policy.support)
@@ -154,7 +158,7 @@ def measure(
     byte = max((large[0] - deep) / more, 0.0) if large and more > 0 else 0.0
     draft = max(deep - shallow, 0.0) / (depth - 1) if depth > 1 else max(shallow - ping, 0.0)
     fixed = max(deep - depth * draft - small * byte, ping)
-    report, pass_seconds = texts(target, client, prompt, sampling, policy)
+    report, pass_seconds = texts(target, client, prompt, sampling, policy, kernels)
     step()
     proposed, accepted = report.proposed_by_position, report.accepted_by_position
     shares = [a / p if p else 0.0 for a, p in zip(accepted, proposed, strict=True)]

@@ -18,10 +18,11 @@ from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.verifier.breaker import Breaker, BreakerState, Choice
 from draftwire.verifier.context import HasSettings, context_version, sampling_settings
-from draftwire.verifier.drafter import Drafter, DraftRequest, Miss, MissReason, Reason
+from draftwire.verifier.drafter import Drafter, DraftRequest
 from draftwire.verifier.engine import Context, TargetEngine
 from draftwire.verifier.judge import Judgement, judge
 from draftwire.verifier.log import breaker_changed
+from draftwire.verifier.miss import Miss, MissReason, Reason
 from draftwire.verifier.no_drafter import NoDrafter
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
@@ -214,11 +215,11 @@ class Generation(Generic[Context], Iterator[Emission]):
         if breaker is None or not breaker.finished(choice, seconds, tokens, first=first):
             return
         breaker_changed(breaker)
-        if breaker.state is BreakerState.PAUSED:
+        if breaker.state is BreakerState.OPEN:
             # Nothing was asked of a drafter that is away: why is said already.
             if report.drafted and not report.misses[MissReason.BREAKER_OPEN]:
                 report.note(breaker.sentence)
-        elif breaker.state is BreakerState.DRAFTING:
+        elif breaker.state is BreakerState.CLOSED:
             report.note("drafting pays again")
 
     def _context_changed(self, context: Context) -> bool:
@@ -247,7 +248,11 @@ class Generation(Generic[Context], Iterator[Emission]):
         self.report.seconds.target += scored - began
         self.report.seconds.verify += time.perf_counter() - scored
         self._refusal = judgement.refusal
-        return self._commit(judgement, len(drafts)) if judgement.tokens else []
+        if judgement.tokens:
+            return self._commit(judgement, len(drafts))
+        if drafts:
+            self.report.judged(len(drafts), len(drafts), 0)  # the text ends before all of them
+        return []
 
     def _propose(self) -> Proposal | None:
         report, drafting = self.report, self._drafting

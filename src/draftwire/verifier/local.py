@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Final, Protocol, Unpack
 
 from draftwire.errors import TransportError
 from draftwire.transport.channel import Channel, Part
 from draftwire.transport.queue import OutQueue, size_of
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.client import DraftClient
+from draftwire.verifier.config import VerifierConfig, VerifierOptions
 from draftwire.verifier.engine import TargetEngine
-from draftwire.verifier.hello import verifier_hello
-from draftwire.wire.registry import Adaptation, WireVersion
 
-_NO_DEADLINE = 1e9
+_NO_DEADLINE: Final = 1e9
 
 
 class ProgramConnection(Protocol):
@@ -84,42 +84,33 @@ class ProgramChannel:
             self._program.disconnect(self._connection)
 
 
+_PATIENT: Final = VerifierConfig(deadline=_NO_DEADLINE, connect_timeout=_NO_DEADLINE)
+
+
 class LocalDrafter(DraftClient):
     """A drafter program in this process; see :class:`DraftClient`.
 
-    program: a ``DrafterProgram``, which runs while a round waits for it. through: wraps its
-    channel, to inject faults.
+    program: a ``DrafterProgram``, which runs while a round waits for it. config, options: see
+    :class:`VerifierConfig`; without a config there is no deadline. through: wraps the channel, to
+    inject faults.
     """
 
     def __init__(
         self,
         program: Program,
         target: TargetEngine[Any],
+        config: VerifierConfig | None = None,
         *,
-        version: WireVersion = WireVersion.V2,
-        audit: bool = True,
-        max_depth: int = 16,
-        max_support: int = 1024,
-        draft_identity: bytes = bytes(32),
-        adaptation: Adaptation = Adaptation.ANY,
         through: Callable[[Channel], Channel] = lambda channel: channel,
         clock: Callable[[], float] = time.monotonic,
         breaker: Breaker | None = None,
+        **options: Unpack[VerifierOptions],
     ) -> None:
-        """Remember the program; nothing is sent yet."""
+        config = replace(config or _PATIENT, **options)
         super().__init__(
             lambda until: through(ProgramChannel(program)),
-            verifier_hello(
-                target,
-                version=version,
-                max_depth=max_depth,
-                max_support=max_support,
-                draft_identity=draft_identity,
-                adaptation=adaptation,
-            ),
-            deadline=_NO_DEADLINE,
-            connect_timeout=_NO_DEADLINE,
-            audit=audit,
+            config.hello(target),
+            config,
             clock=clock,
             breaker=breaker,
         )

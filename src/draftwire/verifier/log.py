@@ -31,7 +31,7 @@ class ClientLog:
             _LOG, logging.INFO, "drafter_found", f"connected to {self._name}", peer=self._name
         )
 
-    def away(self, error: Exception) -> None:
+    def unreachable(self, error: Exception) -> None:
         """An attempt to connect has failed."""
         if self._there is False:
             return
@@ -66,7 +66,7 @@ class ClientLog:
 
 def breaker_changed(breaker: Breaker) -> None:
     """The breaker has paused drafting, or lets it go on."""
-    paused = breaker.state is BreakerState.PAUSED
+    paused = breaker.state is BreakerState.OPEN
     level = logging.WARNING if paused else logging.INFO
     log_event(
         _LOG, level, "breaker", breaker.sentence, state=breaker.state.value, pauses=breaker.pauses

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftwire.verifier.drafter import Drafted, Miss, MissReason, Traffic
+from draftwire.verifier.counters import Traffic
+from draftwire.verifier.miss import Drafted, Miss, MissReason
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Outcome
 

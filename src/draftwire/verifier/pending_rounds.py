@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason
-
-if TYPE_CHECKING:
-    from draftwire.verifier.request import ClientRequest
+from draftwire.session.verifier_session import VerifierSession
 
 
 class PendingRounds:
@@ -17,11 +14,11 @@ class PendingRounds:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._asked: dict[int, ClientRequest] = {}
+        self._asked: dict[int, VerifierSession] = {}
         self._results: dict[int, Proposal | Dropped] = {}
 
-    def ask(self, asked: dict[int, ClientRequest]) -> None:
-        """The rounds of these requests, by session, are asked now; whatever was before is over."""
+    def ask(self, asked: dict[int, VerifierSession]) -> None:
+        """The rounds of these sessions, by number, are asked now; whatever was before is over."""
         self._asked = asked
         self._results.clear()
 
@@ -36,10 +33,10 @@ class PendingRounds:
 
     def give_up(self, reason: DropReason, detail: str = "") -> None:
         """Every round without a result is lost; what is whole stays usable."""
-        for session, request in self._asked.items():
-            if session not in self._results:
-                dropped = request.asking.give_up(reason)
-                self._results[session] = replace(dropped, detail=detail)
+        for number, session in self._asked.items():
+            if number not in self._results:
+                dropped = session.give_up(reason)
+                self._results[number] = replace(dropped, detail=detail)
 
     def take(self, session: int) -> Proposal | Dropped:
         """Return the result of a round, and forget it; call it when all are there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.drafter import MissReason, Reason
+from draftwire.verifier.miss import MissReason, Reason
 
 MOST_ROUNDS: Final = 64
 FIRST_SUSPECT_ROUNDS: Final = 8

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from draftwire.verifier.drafter import Reason, Traffic
+from draftwire.verifier.counters import Traffic
+from draftwire.verifier.miss import Reason
 from draftwire.verifier.stop import Finish
 
 _SUMMED: Final = (

@@ -4,30 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Protocol
 
 from draftwire.errors import ProtocolError
 from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.session.session_states import Input, advance
 from draftwire.session.slot_buffers import ReplySlots
 from draftwire.session.verifier_session import VerifierSession
-from draftwire.verifier.drafter import Drafted, Miss, MissReason, Traffic
+from draftwire.verifier.counters import Traffic
+from draftwire.verifier.miss import Drafted, Miss, MissReason
 from draftwire.verifier.reconnect import RoundPacing
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.checks import require_policy
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Outcome
 
-if TYPE_CHECKING:
-    from draftwire.verifier.client import DraftClient
 
-_ENDED: Final = Outcome.ENDED  # looked up once
+class RequestClient(Protocol):
+    """What a request needs of the client that it belongs to."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V of the target."""
+
+    def propose_all(
+        self, asked: Sequence[tuple[ClientRequest, ProposalPolicy]], until: float | None = None
+    ) -> list[Drafted]:
+        """Ask for the proposals of several requests."""
+
+    def keep_alive(self) -> None:
+        """Say that this side is there, where it has long been silent."""
+
+    def book(self, result: Proposal | Dropped, round_trip: float | None) -> None:
+        """Count how a round that was asked has ended."""
+
+    def end(self, request: ClientRequest) -> None:
+        """Free a request on both sides."""
 
 
 class ClientRequest:
     """One request's drafting over a ``DraftClient``."""
 
-    def __init__(self, client: DraftClient, asking: VerifierSession) -> None:
+    def __init__(self, client: RequestClient, asking: VerifierSession) -> None:
         """Made by ``DraftClient.open``."""
         self.traffic = Traffic()
         self._asking = asking
@@ -70,7 +88,7 @@ class ClientRequest:
         """Ask under this context version from now on; see :class:`DraftRequest`."""
         dropped = self.asking.use_context(version)
         if dropped is not None:
-            self._client.lost_round(dropped)
+            self._client.book(dropped, None)
 
     def propose(self, policy: ProposalPolicy) -> Drafted:
         """Begin the next round and ask for at most ``policy.depth`` drafts after the prefix."""
@@ -87,13 +105,11 @@ class ClientRequest:
         """Book how a round that was asked has ended."""
         asking = self._asking  # it has asked: no round before is untold
         self.traffic.audit_seconds = asking.audit_seconds
+        self._client.book(result, asking.round_trip)
         if isinstance(result, Proposal):
-            if asking.round_trip is not None:
-                self._client.counters.round_trip.add(asking.round_trip)
             self._pacing.won()
             return result
         self._pacing.lost(result.reason)
-        self._client.lost_round(result)
         return Miss(result.reason, result.detail, result.drafted)
 
     def skip(self) -> None:
@@ -103,11 +119,11 @@ class ClientRequest:
         if not self._skipped:
             advance(self._asking.state, Input.SKIP)
         self._skipped += 1
-        self._client.keep_lease()
+        self._client.keep_alive()
 
     def commit(self, outcome: Outcome, accepted: int, tokens: Sequence[int]) -> None:
         """End the round: ``tokens`` are committed, the first ``accepted`` of them drafts."""
-        token = None if outcome is _ENDED else tokens[-1]
+        token = None if outcome is Outcome.ENDED else tokens[-1]
         if not self._skipped:
             self._asking.commit(accepted, outcome, token)
         elif outcome is Outcome.TARGET_ONLY and self._skipped > len(self._alone) and not accepted:
@@ -121,7 +137,7 @@ class ClientRequest:
         """Free the request on both sides; may be called twice."""
         if self._open:
             self._open = False
-            self._client.farewell(self)
+            self._client.end(self)
 
     def pauses(self) -> Miss | None:
         """Return why this round does not ask, wherever the drafter is; call it once a round."""
@@ -152,7 +168,7 @@ class ClientRequest:
             return None, policy
         if isinstance(agreed, Miss):
             return agreed, policy
-        if not self._has_slot(agreed):
+        if not self._asking.has_slot(agreed):
             return Miss(MissReason.NO_SLOT), policy
         if room < 1:
             return Miss(MissReason.CONTEXT_LIMIT), policy
@@ -163,10 +179,3 @@ class ClientRequest:
             return Miss(MissReason.NOT_OFFERED, str(error)), policy
         self._offered, self._limits = allowed, agreed
         return None, allowed
-
-    def _has_slot(self, agreed: Agreed) -> bool:
-        """Whether the slot of this request is one of those of the connection."""
-        slots = self._client.slots
-        most = None if slots is None else slots.requests
-        limits = (agreed.max_slots, agreed.max_sessions, most)
-        return all(limit is None or self._asking.slot < limit for limit in limits)

@@ -153,7 +153,7 @@ class FrameReader:
         limit = self._begin + (self._need or HEADER_BYTES) + self._bounds.read_ahead
         if self._begin and limit > len(self._store):
             limit -= self._begin
-            self._to_front()  # at most the bytes read ahead: a frame gets its place when it begins
+            self.move_to_front()  # at most the bytes read ahead: a frame's place is made first
         return self._store[self._end : limit]
 
     def filled(self, count: int) -> Frame | None:
@@ -248,7 +248,8 @@ class FrameReader:
         if self._error is not None:
             raise self._error
 
-    def _to_front(self) -> None:
+    def move_to_front(self) -> None:
+        """Move what is not yet read to the beginning of the buffer."""
         remainder = self._end - self._begin
         self._store[:remainder] = self._store[self._begin : self._end]
         self._begin, self._end = 0, remainder

@@ -129,10 +129,10 @@ class BatchedModel:
         """Copy the structure of a model. fixed_rows: tokens of every pass; 0 = as many as come."""
         self.fixed_rows = fixed_rows
         tensors = [*model.parameters(), *model.buffers()]
-        self._model = copy.deepcopy(model, {id(each): each for each in tensors})
-        self._model.set_attn_implementation(ATTENTION)
+        self.model = copy.deepcopy(model, {id(each): each for each in tensors})
+        self.model.set_attn_implementation(ATTENTION)
         if not fixed_rows:
-            _replace(self._model, RowProduct(torch.get_num_threads()))
+            _replace(self.model, RowProduct(torch.get_num_threads()))
         parameters = inspect.signature(model.forward).parameters
         self._cache_keyword = "cache" if "cache" in parameters else "past_key_values"
         self._keeps_logits = "logits_to_keep" in parameters and not fixed_rows
@@ -185,7 +185,7 @@ class BatchedModel:
         if self._keeps_logits and not every:
             extra["logits_to_keep"] = torch.tensor(lasts, device=self._device)
         with torch.inference_mode():
-            logits: torch.Tensor = self._model(
+            logits: torch.Tensor = self.model(
                 input_ids=torch.tensor([tokens], device=self._device),
                 position_ids=torch.tensor([positions], device=self._device),
                 return_dict=True,

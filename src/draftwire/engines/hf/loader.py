@@ -43,10 +43,10 @@ def load_folder(folder: str | Path, *, device: str = "cpu", dtype: Any = None) -
     _placed(torch.empty(0), device)
     options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     with _quiet():
-        config = _attempt(path, "configuration", AutoConfig.from_pretrained)
+        config = attempt(path, "configuration", AutoConfig.from_pretrained)
         if getattr(config, "is_encoder_decoder", False):
             raise ModelError(f"{path} holds an encoder-decoder; a causal language model is needed")
-        model, info = _attempt(
+        model, info = attempt(
             path,
             "weights",
             AutoModelForCausalLM.from_pretrained,
@@ -55,7 +55,7 @@ def load_folder(folder: str | Path, *, device: str = "cpu", dtype: Any = None) -
             **options,
         )
         _require_complete(path, info)
-        tokenizer = _attempt(path, "tokenizer", AutoTokenizer.from_pretrained)
+        tokenizer = attempt(path, "tokenizer", AutoTokenizer.from_pretrained)
     model = _placed(model, device).eval()
     require_usable(model)
     return LoadedModel(model=model, tokenizer=tokenizer, folder=path)
@@ -67,7 +67,7 @@ def load_tokenizer(folder: str | Path) -> Any:
     _require_folder(path)
     _require_tokenizer(path)
     with _quiet():
-        return _attempt(path, "tokenizer", AutoTokenizer.from_pretrained)
+        return attempt(path, "tokenizer", AutoTokenizer.from_pretrained)
 
 
 def embedded_folder(role: str) -> Path:
@@ -129,7 +129,8 @@ def _require_complete(path: Path, info: Any) -> None:
             raise ModelError(f"the weights in {path} do not fit its config.json: {words} {shown}")
 
 
-def _attempt(path: Path, what: str, load: Any, **options: Any) -> Any:
+def attempt(path: Path, what: str, load: Any, **options: Any) -> Any:
+    """Load one part of a model's folder; ModelError says which part could not be."""
     try:
         return load(str(path), local_files_only=True, **options)
     except Exception as error:  # any of a dozen types, depending on the file that is damaged

@@ -165,7 +165,7 @@ def prepare(model: Any, prompt: Sequence[int], arguments: Mapping[str, Any]) -> 
     ids = torch.tensor([list(prompt)], dtype=torch.long, device=model.device)
     try:
         prepared = model.generate(
-            ids, attention_mask=torch.ones_like(ids), custom_generate=_prepared, **arguments
+            ids, attention_mask=torch.ones_like(ids), custom_generate=only_prepare, **arguments
         )
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"transformers refuses these parameters: {error}") from error
@@ -173,7 +173,7 @@ def prepare(model: Any, prompt: Sequence[int], arguments: Mapping[str, Any]) -> 
     return prepared
 
 
-def _prepared(
+def only_prepare(
     model: Any,
     input_ids: torch.Tensor,
     logits_processor: Any,
@@ -181,6 +181,7 @@ def _prepared(
     generation_config: Any,
     **ignored: Any,
 ) -> Prepared:
+    """In the place of transformers' decoding loop: return what ``generate`` has prepared."""
     return Prepared(logits_processor, stopping_criteria, generation_config)
 
 

@@ -115,7 +115,7 @@ def join(
         raise ConfigurationError(f"there is no rank {rank} of {size}")
     device = device or BACKENDS[backend]
     if backend == "nccl":
-        device = _take_gpu(rank, device)
+        device = claim_gpu(rank, device)
     try:
         distributed.init_process_group(
             backend,
@@ -135,7 +135,7 @@ def leave() -> None:
         distributed.destroy_process_group()
 
 
-def _take_gpu(rank: int, device: str) -> str:
+def claim_gpu(rank: int, device: str) -> str:
     """Make a GPU the current one of this process, which NCCL wants to be another on each rank."""
     number = torch.cuda.device_count()
     if not number:

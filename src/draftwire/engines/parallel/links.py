@@ -36,7 +36,8 @@ from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.session.shards import ShardProposal
 from draftwire.verifier.breaker import Breaker
-from draftwire.verifier.drafter import Drafted, Miss, MissReason, Traffic
+from draftwire.verifier.counters import Traffic
+from draftwire.verifier.miss import Drafted, Miss, MissReason
 from draftwire.verifier.rank_client import RankClient
 from draftwire.verifier.reconnect import ConnectPacing, RoundPacing
 from draftwire.verifier.request import ClientRequest

@@ -38,6 +38,12 @@ class ShardMailbox:
         self._places: dict[int, _Place] = {}
         self._named: dict[tuple[int, int], list[int]] = {}  # by session and link key
 
+    @property
+    def empty(self) -> bool:
+        """Whether no session has a place, and no key names one."""
+        with self._lock:
+            return not self._places and not self._named
+
     def put(self, job: RankedJob, draft: ShardDraft | Status) -> None:
         """A proposal has been drawn, in the place of the context's latest."""
         with self._lock:

@@ -24,18 +24,18 @@ from draftwire.rows.shards import settle
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.session.reasons import DropReason, reason_of
 from draftwire.session.shards import ShardProposal
-from draftwire.verifier.drafter import Drafted, Miss, MissReason
+from draftwire.verifier.miss import Drafted, Miss, MissReason
 from draftwire.verifier.rank_client import RankClient
 from draftwire.verifier.request import ClientRequest
 from draftwire.wire.messages import ProposalPolicy
 
 REPORT_SECONDS: Final = 0.05  # so long a rank waits at most before it reports what it has
 _MISSES: Final = (None, *MissReason)
-_DROPS: Final = tuple(DropReason)
+DROP_REASONS: Final = tuple(DropReason)
 _ELSEWHERE: Final = "on another rank's link"
 
 
-class _Report(IntEnum):
+class RankReport(IntEnum):
     """What a rank says while it waits; from LOST on, which of the DropReasons."""
 
     MISSING = 0
@@ -43,7 +43,7 @@ class _Report(IntEnum):
     LOST = 2
 
 
-class _Decision(IntEnum):
+class RankDecision(IntEnum):
     """What the leader says to that; from LOST on, which of the DropReasons."""
 
     WAIT = 0
@@ -100,7 +100,7 @@ def shard_round(
     if told[:, 2].any() and asking.round:
         client.renew(request)  # on every rank, so that all name the same generation
     policy = replace(policy, depth=int(told[:, 1].min()))
-    result = yield from _answered(group, client, request, policy, asked.wait)
+    result = yield from collect_answer(group, client, request, policy, asked.wait)
     if isinstance(result, Miss):
         return result
     assert isinstance(result, ShardProposal)
@@ -138,7 +138,7 @@ def owned_round(
             request.asking.skip()
         result = Miss(MissReason(_MISSES[missing]), "" if miss is None else miss.detail)
     else:
-        result = yield from _answered(group, client, request, policy, asked.wait)
+        result = yield from collect_answer(group, client, request, policy, asked.wait)
     if isinstance(result, Miss):
         return result, (yield from standing(request, owner))
     tokens = np.zeros(depth, np.int64) if result is None else np.array(result.tokens, np.int64)
@@ -176,7 +176,7 @@ def _allowed(
     return request.allowed(asked.policy, agreed)
 
 
-def _answered(
+def collect_answer(
     group: Collective,
     client: RankClient,
     request: ClientRequest | None,
@@ -196,18 +196,18 @@ def _answered(
     while True:
         if request is not None and result is None:
             result = client.wait(request, more)
-        reports = yield from gather(np.array([_report(request, result)], np.int64))
+        reports = yield from gather(np.array([report_of(request, result)], np.int64))
         said = np.zeros(2, np.int64)
         if leads:
-            said[:] = _decided(reports[:, 0], until - client.clock())
+            said[:] = decide(reports[:, 0], until - client.clock())
         decision, bits = (yield from broadcast(said)).tolist()
-        if decision != _Decision.WAIT:
+        if decision != RankDecision.WAIT:
             break
         more = number_of(bits)
-    if decision == _Decision.USE:
+    if decision == RankDecision.USE:
         assert not isinstance(result, Dropped)
         return result
-    reason = _DROPS[decision - _Decision.LOST]
+    reason = DROP_REASONS[decision - RankDecision.LOST]
     if request is not None and result is None:
         result = client.give_up(request)
     detail = result.detail if isinstance(result, Dropped) else _ELSEWHERE
@@ -216,22 +216,23 @@ def _answered(
     return Miss(reason, detail, policy.depth)
 
 
-def _report(request: ClientRequest | None, result: Proposal | Dropped | None) -> int:
+def report_of(request: ClientRequest | None, result: Proposal | Dropped | None) -> int:
+    """Return what a rank tells the leader of its part of a round."""
     if isinstance(result, Dropped):
-        return _Report.LOST + _DROPS.index(result.reason)
-    return _Report.MISSING if request is not None and result is None else _Report.WHOLE
+        return RankReport.LOST + DROP_REASONS.index(result.reason)
+    return RankReport.MISSING if request is not None and result is None else RankReport.WHOLE
 
 
-def _decided(reports: Integers, left: float) -> tuple[int, int]:
+def decide(reports: Integers, left: float) -> tuple[int, int]:
     """The leader's decision, and how much longer the others may wait, as the bits of seconds."""
-    lost = reports[reports >= _Report.LOST]
+    lost = reports[reports >= RankReport.LOST]
     if lost.size:
-        return _Decision.LOST + int(lost[0]) - _Report.LOST, 0
-    if (reports == _Report.WHOLE).all():
-        return _Decision.USE, 0
+        return RankDecision.LOST + int(lost[0]) - RankReport.LOST, 0
+    if (reports == RankReport.WHOLE).all():
+        return RankDecision.USE, 0
     if left <= 0:
-        return _Decision.LOST + _DROPS.index(DropReason.MISSED_DEADLINE), 0
-    return _Decision.WAIT, bits_of(min(left, REPORT_SECONDS))
+        return RankDecision.LOST + DROP_REASONS.index(DropReason.MISSED_DEADLINE), 0
+    return RankDecision.WAIT, bits_of(min(left, REPORT_SECONDS))
 
 
 def _words(key: int, request: ClientRequest, depth: int) -> Sequence[int]:
@@ -240,7 +241,7 @@ def _words(key: int, request: ClientRequest, depth: int) -> Sequence[int]:
 
 
 def _number(miss: Miss | None) -> int:
-    return 0 if miss is None else _MISSES.index(MissReason(miss.reason))
+    return 0 if miss is None else _MISSES.index(MissReason(miss.reason.value))
 
 
 def _first(reasons: Integers) -> int | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.drafter import MissReason
+from draftwire.verifier.miss import MissReason
 from draftwire.wire.registry import MAX_DEPTH
 
 if TYPE_CHECKING:

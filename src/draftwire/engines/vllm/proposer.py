@@ -1,4 +1,4 @@
-"""The proposer that vLLM's speculative configuration names: drafts for a batch, from afar."""
+"""The proposer that vLLM's speculative configuration names: drafts for a batch, remotely."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Proposer:
     """vLLM's custom proposer; ``Worker`` attaches it to the model runner whose requests it serves.
 
     vllm_config: names the drafter. One rank, the one that vLLM takes its results from, asks and
-    decides; on the others the speculation is None. Raises ConfigurationError.
+    decides; on the others ``speculation`` is None. Raises ConfigurationError.
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        """Read the configuration; nothing is dialled yet."""
+        """Read the configuration; no connection is made yet."""
         require_vllm()
         self.options = Options.of(vllm_config)
         self.speculation: SpeculationState | None = None

@@ -25,8 +25,9 @@ from draftwire.session.proposal import Proposal
 from draftwire.verifier.breaker import Choice
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.context import context_version
-from draftwire.verifier.drafter import DraftRequest, Miss, MissReason
+from draftwire.verifier.drafter import DraftRequest
 from draftwire.verifier.judge import Judgement, judge
+from draftwire.verifier.miss import Miss, MissReason
 from draftwire.verifier.no_drafter import NoDrafter
 from draftwire.verifier.request import ClientRequest
 from draftwire.wire.messages import ProposalPolicy

@@ -6,7 +6,7 @@ layer. A row is UNDECIDED only where 48 bits of U do not decide it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,18 +28,16 @@ from draftwire.kernels.backend import (
 )
 from draftwire.kernels.cpu import quantise_loops as cpu_quantise
 from draftwire.kernels.cpu import verify_loops as cpu_verify
+from draftwire.kernels.cpu.kernels import CpuKernels
 from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.kernels.philox import domain_of, first_of, philox_words, step_of
+from draftwire.kernels.protocol import Round
 from draftwire.kernels.rows import QRow
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Layout
 
 Array = NDArray[Any]
 _WORD_MASK = (1 << WORD_BITS) - 1
-
-
-class _MoreWordsError(Exception):
-    """The decision needs words that this round did not bring."""
 
 
 class NumpyBackend:
@@ -166,45 +164,41 @@ class NumpyBackend:
 
     def target(self, logits: Array, first: Array) -> Drawn[Array]:
         """A token from p alone (A20)."""
-        tokens = np.full(len(logits), NO_TOKEN, np.int64)
-        status = np.zeros(len(logits), np.int32)
-        for index, row in enumerate(logits):
-            status[index] = _row_status(row)
-            if status[index] == OK:
-                try:
-                    tokens[index] = cpu.target(_weights(row), _two_words(int(first[index])))
-                except _MoreWordsError:
-                    status[index] = UNDECIDED
-        return Drawn(tokens, status)
+        rounds = [
+            Round((), (), row, 1, _RoundWords(Draws(first, first, first), row), 0, 0, 0)
+            for row in range(len(logits))
+        ]
+        made = self._judged(logits, rounds)
+        return Drawn(made.tokens, made.status)
 
     def verify(
         self, logits: Array, tokens: Array, q: QRows[Array], draws: Draws[Array]
     ) -> Verdicts[Array]:
         """Judge K drafts of each request (A18-A20)."""
         batch, depth = tokens.shape
-        made: Verdicts[Array] = Verdicts(
-            np.zeros(batch, np.int64),
-            np.full(batch, NO_TOKEN, np.int64),
-            np.zeros(batch, np.int32),
+        rounds = [
+            Round(
+                tokens[index].tolist(),
+                [_row_of(q, (index, at)) for at in range(depth)],
+                index * (depth + 1),
+                depth + 1,
+                _RoundWords(draws, index),
+                0,
+                0,
+                0,
+            )
+            for index in range(batch)
+        ]
+        return self._judged(logits.reshape(batch * (depth + 1), -1), rounds)
+
+    def _judged(self, scores: Array, rounds: Sequence[Round]) -> Verdicts[Array]:
+        found = CpuKernels().verify(scores, rounds)
+        sound = np.array([each.status == OK for each in found])
+        return Verdicts(
+            np.array([each.accepted for each in found]) * sound,
+            np.array([NO_TOKEN if each.token is None else each.token for each in found]),
+            np.array([each.status for each in found], np.int32),
         )
-        for index in range(batch):
-            try:
-                verdict = cpu.verify(
-                    np.stack([_weights(row) for row in logits[index]]),
-                    tokens[index].tolist(),
-                    [_row_of(q, (index, at)) for at in range(depth)],
-                    _RoundWords(draws, index),
-                    generation=0,
-                    round=0,
-                    first_position=0,
-                )
-            except ArithmeticRefusalError as refusal:
-                made.status[index] = refusal.code
-            except _MoreWordsError:
-                made.status[index] = UNDECIDED
-            else:
-                made.accepted[index], made.tokens[index] = verdict.accepted, verdict.token
-        return made
 
 
 class _RoundWords:
@@ -214,19 +208,15 @@ class _RoundWords:
         self._draws, self._index = draws, index
 
     def words(self, address: Address) -> Iterator[int]:
-        """Two words of one draw; asking for a third is an error that the round ends with."""
-        if address.domain is Domain.BONUS:
-            return _two_words(int(self._draws.bonus[self._index]))
-        of = self._draws.acceptance
-        if address.domain is Domain.CORRECTION:
-            of = self._draws.correction
-        return _two_words(int(of[self._index, address.position]))
-
-
-def _two_words(first: int) -> Iterator[int]:
-    yield first >> WORD_BITS
-    yield first & _WORD_MASK
-    raise _MoreWordsError
+        """The two words of one draw."""
+        if address.domain in (Domain.BONUS, Domain.TARGET_ONLY):
+            first = int(self._draws.bonus[self._index])
+        else:
+            of = self._draws.acceptance
+            if address.domain is Domain.CORRECTION:
+                of = self._draws.correction
+            first = int(of[self._index, address.position])
+        return iter((first >> WORD_BITS, first & _WORD_MASK))
 
 
 def _weights(row: Array) -> NDArray[np.float64]:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
-from draftwire.exact.words import WORD_BITS, Address, Domain, KeyedWords, RequestKey
+from draftwire.exact.words import Domain, KeyedWords, RequestKey
 from draftwire.kernels import cpu
 from draftwire.kernels.cpu import verify_loops as loops
-from draftwire.kernels.cpu.philox import first_words
 from draftwire.kernels.protocol import NO_TOKEN, OK, PAD_ID, QRows, Round, Verdict
 from draftwire.kernels.rows import QRow
+from draftwire.kernels.words import first_bits
 from draftwire.kernels.workspace import Workspace
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Layout
@@ -128,7 +127,8 @@ def host_rows_of(scores: Any) -> NDArray[Any]:
         scores = scores.astype(np.float32)
     if scores.dtype not in (np.float32, np.float64) or scores.ndim != 2 or not scores.shape[1]:
         raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE, f"no rows of scores: {scores.dtype} {scores.shape}"
+            RefusalCode.OUT_OF_RANGE,
+            f"scores are binary32 or binary64 (R, V), not {scores.dtype} {scores.shape}",
         )
     rows: NDArray[Any] = _plain(scores)
     return rows
@@ -142,17 +142,7 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
 
 def _judged(rows: NDArray[Any], this: Round) -> Verdict:
     """One request's round."""
-    depth, width = len(this.tokens), rows.shape[1]
-    if len(this.rows) != depth or this.row_count not in {max(depth, 1), depth + 1}:
-        raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE,
-            f"{depth} drafts with {len(this.rows)} rows of q and {this.row_count} of p",
-        )
-    if not 0 <= this.first_row <= len(rows) - this.row_count:
-        raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE, f"there are no rows of p from {this.first_row} on"
-        )
-    counts = _counts_of(this, width)
+    counts = _counts_of(this, *rows.shape)
     if isinstance(counts, RefusalCode):
         return Verdict(0, None, counts)
     tokens = np.array(this.tokens, np.int64)
@@ -164,9 +154,12 @@ def _judged(rows: NDArray[Any], this: Round) -> Verdict:
     return _sampled(rows, this, tokens, np.array(counts, np.int64))
 
 
-def _counts_of(this: Round, width: int) -> list[int] | RefusalCode:
+def _counts_of(this: Round, number: int, width: int) -> list[int] | RefusalCode:
     """The count of each draft under its q, or why the proposal cannot be judged at all."""
-    counts = []
+    depth, counts = len(this.tokens), []
+    fits = len(this.rows) == depth and this.row_count in {max(depth, 1), depth + 1}
+    if not fits or not 0 <= this.first_row <= number - this.row_count:
+        return RefusalCode.OUT_OF_RANGE
     for token, q in zip(this.tokens, this.rows, strict=True):
         if q.vocab_size > width or not 0 <= token < q.vocab_size:
             return RefusalCode.OUT_OF_RANGE
@@ -185,8 +178,7 @@ def _sampled(
     bound = loops.bound_of(width)
     weights = _workspace.get("weights", width, np.float64)
     sums = _workspace.get("sums", -(-width // loops.BLOCK), np.float64)
-    words = _Words(this)
-    firsts = words.of_drafts(depth)
+    firsts = _firsts(this, depth)
     index, status, total = 0, loops.WORD_WANTED, 0.0
     while True:
         index, status, total = loops.accept_drafts(
@@ -194,49 +186,32 @@ def _sampled(
         )
         if status != loops.WORD_WANTED:
             break
-        firsts[index] = words.first(index, Domain.ACCEPTANCE)
+        firsts[index] = _first(this, index, Domain.ACCEPTANCE)
     token = NO_TOKEN
     if status == OK and index < depth:
-        q, first = this.rows[index], words.first(index, Domain.CORRECTION)
+        q, first = this.rows[index], _first(this, index, Domain.CORRECTION)
         ids = _NO_IDS if q.ids is None else _plain(q.ids)
         own = _plain(q.counts)
         sparse = q.ids is not None
         token, status = loops.draw_residual(weights, total, sparse, ids, own, first, bound, sums)
     elif status == OK and this.row_count > depth:
-        first = words.first(depth, Domain.BONUS if depth else Domain.TARGET_ONLY)
+        first = _first(this, depth, Domain.BONUS if depth else Domain.TARGET_ONLY)
         row = rows[this.first_row + depth]
         token, status = loops.draw_target(row, logits, first, bound, weights, sums)
     return Verdict(index, None if token == NO_TOKEN or status != OK else token, status)
 
 
-class _Words:
-    """The first 48 bits of each U of a round: keyed ones computed, others read when wanted."""
+def _firsts(this: Round, depth: int) -> NDArray[np.int64]:
+    """48 bits of U for the acceptance of every draft, int64 (K,): known of a key, else UNREAD.
 
-    def __init__(self, this: Round) -> None:
-        source = this.words
-        self._round = this
-        self._keyed = (
-            source if isinstance(source, KeyedWords) and source.bits == WORD_BITS else None
-        )
-        last = this.first_position + len(this.tokens)
-        if (this.generation | this.round | this.first_position | last) >> 32:
-            raise ArithmeticRefusalError(RefusalCode.OUT_OF_RANGE, "an address holds three u32")
+    Of any other source a word is read when it decides, and no word that decides nothing.
+    """
+    if isinstance(this.words, KeyedWords):
+        return np.array([_first(this, at, Domain.ACCEPTANCE) for at in range(depth)], np.int64)
+    return np.full(depth, loops.UNREAD, np.int64)
 
-    def of_drafts(self, depth: int) -> NDArray[np.int64]:
-        """Of the acceptance of every draft, int64 (K,), or UNREAD."""
-        this, firsts = self._round, np.full(depth, loops.UNREAD, np.int64)
-        if self._keyed is not None:
-            key = self._keyed.key(Domain.ACCEPTANCE)
-            loops.keyed_firsts(*key, this.generation, this.round, this.first_position, firsts)
-        return firsts
 
-    def first(self, index: int, domain: Domain) -> int:
-        """Of one decision."""
-        this = self._round
-        position = this.first_position + index
-        if self._keyed is not None:
-            key = self._keyed.key(domain)
-            return first_words(*key, this.generation, this.round, position)
-        address = Address(this.generation, this.round, position, domain)
-        high, low = islice(this.words.words(address), 2)
-        return high << WORD_BITS | low
+def _first(this: Round, index: int, domain: Domain) -> int:
+    """The first 48 bits of the U of one decision."""
+    position = this.first_position + index
+    return first_bits(this.words, this.generation, this.round, position, domain)

@@ -97,7 +97,7 @@ def integer_weights(
 
 
 @compiled
-def share(
+def floor_counts(
     weights: NDArray[np.int64],
     total: int,
     counts: NDArray[np.int32],

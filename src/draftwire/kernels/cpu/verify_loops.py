@@ -36,7 +36,6 @@ import numpy as np
 
 from draftwire.errors import RefusalCode
 from draftwire.exact import quantise as exact
-from draftwire.kernels.cpu.philox import first_words
 from draftwire.kernels.jit import compiled
 from draftwire.kernels.protocol import OK, P_CUTOFF
 from draftwire.kernels.protocol import UNDECIDED as UNDECIDED
@@ -261,7 +260,10 @@ def find(
     for v in range(block * BLOCK, min((block + 1) * BLOCK, values.size)):
         after = before + values[v]
         if after > middle:
-            return v if before + slack <= low and high <= after - slack else UNDECIDED
+            # U is not below 0 and not 1: the first id needs no lower edge, the last no upper one.
+            lower = v == 0 or before + slack <= low
+            upper = v == values.size - 1 or high <= after - slack
+            return v if lower and upper else UNDECIDED
         before = after
     return UNDECIDED
 
@@ -386,17 +388,3 @@ def accept_greedy(
         if index == tokens.size or tokens[index] != largest:
             return index, largest, OK
     return tokens.size, UNDECIDED, OK
-
-
-@compiled
-def keyed_firsts(
-    low: int,
-    high: int,
-    generation: int,
-    round_: int,
-    first_position: int,
-    firsts: NDArray[np.int64],
-) -> None:
-    """The first 48 bits of U at each position from ``first_position`` on, into ``firsts``."""
-    for index in range(firsts.size):
-        firsts[index] = first_words(low, high, generation, round_, first_position + index)

@@ -13,9 +13,9 @@ from draftwire.kernels.cpu.quantise_loops import (
     KEY_INFINITY,
     KEY_MINUS_INFINITY,
     KEY_OFFSET,
+    floor_counts,
     integer_weights,
     sample_inverse_cdf,
-    share,
 )
 from draftwire.kernels.cpu.select_loops import first_of_threshold, kth_largest
 from draftwire.kernels.cpu.verify_loops import BLOCK, UNDECIDED, block_sums
@@ -105,7 +105,7 @@ def share_rows(
             counts[row, :] = 0
             remainders[row, :] = -1
             continue
-        left, positive = share(weights[row], masses[row], counts[row], remainders[row])
+        left, positive = floor_counts(weights[row], masses[row], counts[row], remainders[row])
         facts[row, 0] = _TICKETS - left
         facts[row, 1] = positive
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from draftwire.kernels.protocol import PAD_ID, QRows, Round, Verdict
+from draftwire.kernels.protocol import OK, PAD_ID, QRows, Round, Verdict
 from draftwire.kernels.registry import kernels_for
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.torch import quantise as torch_quantise
@@ -61,7 +61,9 @@ class TensorKernels:
         rows = tensor_of(logits)
         check_rows(rows)
         torch_quantise.check_policy(policy)
-        return self._operations.quantise(rows, policy)
+        q, status = self._operations.quantise(rows, policy)
+        q.counts.masked_fill_((status != OK)[:, None], 0)  # so that nothing is drawn from them
+        return q, status
 
     def draw(self, q: QRows[Tensor], uniform24: NDArray[Any]) -> NDArray[Any]:
         """The token of each row, int64 (N,) on the host (A16)."""

@@ -116,7 +116,7 @@ def allocate(weights: Tensor) -> tuple[Tensor, Tensor]:
     mass = weights.sum(1, keepdim=True)
     some = (mass > 0).to(torch.int64)
     mass = mass.clamp(min=1)
-    # The estimate is wrong by one at most (cpu_quantise.share); the remainder tells which way.
+    # The estimate is wrong by one at most (floor_counts of the CPU); the remainder tells which way.
     ratio = torch.reciprocal(mass.to(torch.float64)).mul_(float(TOTAL))
     counts = weights.to(torch.float64).mul_(ratio).floor_().to(torch.int64)
     remainders = (weights << TICKET_BITS).sub_(counts * mass)

@@ -10,10 +10,10 @@ from draftwire.session.link import AgreedEvent, Closed, Link
 from draftwire.transport.channel import Channel, UntrustedError
 from draftwire.wire.agreement import Agreed
 
-FAREWELL_SECONDS: Final = 0.2
+CLOSING_SECONDS: Final = 0.2
 
 
-def greet(channel: Channel, link: Link, deadline: float, clock: Callable[[], float]) -> Agreed:
+def handshake(channel: Channel, link: Link, deadline: float, clock: Callable[[], float]) -> Agreed:
     """Speak first and wait until both sides agree; deadline in seconds of the clock.
 
     Raises TransportError (no answer, or the end of the stream) and ProtocolError (refused, or
@@ -30,7 +30,7 @@ def greet(channel: Channel, link: Link, deadline: float, clock: Callable[[], flo
             if isinstance(event, AgreedEvent):
                 return event.agreed
             if isinstance(event, Closed) and event.error is not None:
-                say_why(channel, link, clock)
+                send_final_error(channel, link, clock)
                 raise event.error
     except TimeoutError as error:
         raise TransportError("the drafter did not answer HELLO in time") from error
@@ -41,11 +41,11 @@ def greet(channel: Channel, link: Link, deadline: float, clock: Callable[[], flo
         raise TransportError(f"no drafter answers HELLO there: {error}") from error
 
 
-def say_why(channel: Channel, link: Link, clock: Callable[[], float]) -> None:
+def send_final_error(channel: Channel, link: Link, clock: Callable[[], float]) -> None:
     """Send the one ERROR of a link that is over; it need not arrive."""
     try:
         parts = link.outgoing()
         if parts:
-            channel.send(parts, clock() + FAREWELL_SECONDS)
+            channel.send(parts, clock() + CLOSING_SECONDS)
     except (TimeoutError, ConnectionError):
         return

@@ -1,0 +1,83 @@
+"""How a verifier uses its drafter: what it expects, how long it waits, and what it checks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from draftwire.errors import ConfigurationError
+from draftwire.session.slot_buffers import SlotPlan
+from draftwire.verifier.hello import verifier_hello
+from draftwire.wire.hello import ANY_IDENTITY
+from draftwire.wire.identity import ModelIdentity
+from draftwire.wire.messages import Hello
+from draftwire.wire.registry import Adaptation, WireVersion
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierConfig:
+    """What a verifier expects of its drafter, and how it goes about its rounds.
+
+    version: the one wire version spoken. deadline: for a round, in seconds; None = derived from the
+    rounds before. connect_timeout: seconds, for connecting and for HELLO. audit: recompute every
+    draw (A22). max_sessions, max_depth, max_support: the most that HELLO asks for. draft_identity,
+    adaptation: the drafter that is expected; all zero and ANY take any whose tokenizer and
+    vocabulary are the target's. shard_count: of how many shards each reply is one (P29). key: the
+    secret that both sides prove to hold (P20); empty = no handshake. slots: memory for replies;
+    None = what HELLO agrees on. Raises ConfigurationError.
+    """
+
+    version: WireVersion = WireVersion.V2
+    deadline: float | None = None
+    connect_timeout: float = 1.0
+    audit: bool = True
+    max_sessions: int = 64
+    max_depth: int = 16
+    max_support: int = 1024
+    draft_identity: bytes = ANY_IDENTITY
+    adaptation: Adaptation = Adaptation.ANY
+    shard_count: int = 1
+    key: bytes = field(default=b"", repr=False)
+    slots: SlotPlan | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse times that no round could be made under."""
+        if not (math.isfinite(self.connect_timeout) and self.connect_timeout > 0):
+            raise ConfigurationError(
+                f"connect_timeout must be finite and above 0 seconds, not {self.connect_timeout}"
+            )
+        if self.deadline is not None and not (math.isfinite(self.deadline) and self.deadline > 0):
+            raise ConfigurationError(
+                f"deadline must be finite and above 0 seconds, not {self.deadline}"
+            )
+
+    def hello(self, target: ModelIdentity) -> Hello:
+        """Return the HELLO of this configuration, whose target this is."""
+        return verifier_hello(
+            target,
+            version=self.version,
+            max_sessions=self.max_sessions,
+            max_depth=self.max_depth,
+            max_support=self.max_support,
+            draft_identity=self.draft_identity,
+            adaptation=self.adaptation,
+            shard_count=self.shard_count,
+        )
+
+
+class VerifierOptions(TypedDict, total=False):
+    """The fields of :class:`VerifierConfig` as keyword arguments."""
+
+    version: WireVersion
+    deadline: float | None
+    connect_timeout: float
+    audit: bool
+    max_sessions: int
+    max_depth: int
+    max_support: int
+    draft_identity: bytes
+    adaptation: Adaptation
+    shard_count: int
+    key: bytes
+    slots: SlotPlan | None
