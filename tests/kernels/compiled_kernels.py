@@ -16,30 +16,26 @@ from triton.compiler import ASTSource, compile
 from triton.runtime.jit import JITFunction
 
 from draftwire.exact import quantise as exact
-from draftwire.kernels.triton import philox as triton_philox
 from draftwire.kernels.triton import quantise as triton_quantise
+from draftwire.kernels.triton import residual as triton_residual
 from draftwire.kernels.triton import select as triton_select
 from draftwire.kernels.triton import tiles as triton_tiles
-from draftwire.kernels.triton import top_k as triton_top_k
-from draftwire.kernels.triton import verify as triton_verify
 
 MODULES = (
-    triton_philox,
     triton_quantise,
+    triton_residual,
     triton_select,
     triton_tiles,
-    triton_top_k,
-    triton_verify,
 )
-NUMBERS = {"N", "V", "NB", "S", "B", "K", "W", "k", "AS", "CS", "BS", "shift", "index", "last"}
+NUMBERS = {"N", "V", "NB", "S", "shift", "index", "last"}
 NUMBERS |= {"limit", "top_p"}
 WIDE_NUMBERS = {"inverse_bits", "least"}
-BINARY64 = {"masses", "largests", "scales"}
+BINARY64 = {"masses", "out"}
 INT32 = {"counts", "ids", "tops", "lows", "statuses", "faults", "positives", "tie_counts", "used"}
-INT32 |= {"tickets", "firsts_of_blocks", "dense", "out_ids"}
-CONSTANTS = {"ROWS": 1, "BLOCK": 1024, "NBP": 128, "BITS": 11, "SP": 32, "COUNT": 2, "SPREAD": 64}
+INT32 |= {"tickets", "q"}
+CONSTANTS = {"ROWS": 1, "BLOCK": 1024, "NBP": 128, "BITS": 11}
 CONSTANTS |= {"bound": 2.0**-42, "BY_VALUE": False, "FIRST": False, "BY_MASS": True}
-CONSTANTS |= {"SPARSE": True, "CORRECTS": True}
+CONSTANTS |= {"SPARSE": True, "HAS_Q": True}
 # One name, two types: int32 sums are of counts, binary64 ones of the residual, int64 of weights.
 SUMS = {"hand_out": "*i32", "settle": "*i32", "block_counts": "*i32", "draw": "*i32"}
 SUMS |= {"residual": "*fp64", "find": "*fp64"}
@@ -51,22 +47,20 @@ def type_of(kernel, name):
         return "constexpr"
     if name in NUMBERS or name in WIDE_NUMBERS:
         return "i32" if name in NUMBERS else "i64"
-    if name == "logits":
+    if name in ("logits", "scores"):
         return "*bf16" if short in ("extremes", "weigh") else "*fp32"
     if name == "sums":
         return SUMS.get(short, "*i64")
     if name == "firsts" and short in ("first_largest", "point"):
         return "*i32"
-    if name == "out":
-        return "*fp32" if short == "top_k" else "*i64"
     if name in BINARY64:
         return "*fp64"
     return "*i32" if name in INT32 else "*i64"
 
 
-EXPONENTIAL = {"weigh_kernel", "mass_kernel", "judge_kernel", "residual_kernel", "find_kernel"}
-SMALLEST = {"BLOCK": 1, "NBP": 1, "SP": 1, "FIRST": True, "BY_MASS": False, "BY_VALUE": True}
-SMALLEST |= {"SPARSE": False, "CORRECTS": False, "SPREAD": 1, "COUNT": 4, "ROWS": 1}
+EXPONENTIAL = {"weigh_kernel", "mass_kernel", "residual_kernel", "find_kernel"}
+SMALLEST = {"BLOCK": 1, "NBP": 1, "FIRST": True, "BY_MASS": False, "BY_VALUE": True}
+SMALLEST |= {"SPARSE": False, "HAS_Q": False, "ROWS": 1}
 
 
 def exponentials(ptx):
@@ -81,8 +75,8 @@ def exponentials(ptx):
 def compiled(kernel, capability, shape, logits=None):
     signature = {name: type_of(kernel.fn.__name__, name) for name in kernel.arg_names}
     given = CONSTANTS | shape
-    if logits and "logits" in signature:
-        signature["logits"] = logits
+    if logits:
+        signature |= {name: logits for name in ("logits", "scores") if name in signature}
     signature |= {name: "constexpr" for name in kernel.arg_names if name in given}
     constants = {name: given[name] for name in kernel.arg_names if name in given}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
@@ -110,8 +104,8 @@ def main(capability):
     json.dump(found, sys.stdout)
 
 
-FLAGS = ("BY_VALUE", "FIRST", "BY_MASS", "SPARSE", "CORRECTS")
-SHAPES = ({}, {"NBP": 256, "SP": 256}, {"BLOCK": 8, "NBP": 1, "SP": 1, "SPREAD": 1, "BITS": 11})
+FLAGS = ("BY_VALUE", "FIRST", "BY_MASS", "SPARSE", "HAS_Q")
+SHAPES = ({}, {"NBP": 256}, {"BLOCK": 8, "NBP": 1, "BITS": 11})
 UNSPECIALISED = {"shift", "index", "last"}
 
 
@@ -119,12 +113,10 @@ def variants(kernel):
     """Constants and the type of logits of everything that a GPU is given of one kernel."""
     flags = [name for name in FLAGS if name in kernel.arg_names]
     ones = [name for name in kernel.arg_names if name in (NUMBERS | {"least"}) - UNSPECIALISED]
-    counts = (1, 2, 4) if "COUNT" in kernel.arg_names else (2,)
-    types = ("*fp32", "*bf16") if "logits" in kernel.arg_names else (None,)
-    for shape, values, count, logits in product(
-        SHAPES, product((False, True), repeat=len(flags)), counts, types
-    ):
-        yield shape | dict(zip(flags, values, strict=True)) | {"COUNT": count}, logits
+    loads = {"logits", "scores"} & set(kernel.arg_names)
+    types = ("*fp32", "*bf16") if loads else (None,)
+    for shape, values, logits in product(SHAPES, product((False, True), repeat=len(flags)), types):
+        yield shape | dict(zip(flags, values, strict=True)), logits
     for logits in types:
         yield dict.fromkeys(ones, 1), logits
         for one in ones:
