@@ -77,5 +77,5 @@ def test_a_short_lease_alone_is_enough() -> None:
     command = click.Command("limits", params=[click.Option(["--max-depth"], type=int, default=8)])
     limit_options(command)
     limits = take_limits(command.make_context("limits", ["--lease-seconds", "5"]).params)
-    assert limits.silence_that_yields == 5.0
-    assert PeerLimits().silence_that_yields == 10.0
+    assert limits.evict_idle_after == 5.0
+    assert PeerLimits().evict_idle_after == 10.0

@@ -80,7 +80,7 @@ def test_leases_agree_with_their_definition_in_every_history_of_three_holders() 
             assert leases.expired(now) == [n for n in idle if now - heard[n] >= 2.0]
             assert leases.due() == (None if longest is None else heard[longest] + 2.0)
             enough = longest is not None and now - heard[longest] >= 1.0
-            assert leases.yields(now, 1.0) == (longest if enough else None)
+            assert leases.evictable(now, 1.0) == (longest if enough else None)
     leases.end("a")
     leases.end("a")
     assert len(leases) == len(set(history) - {"a", "."})
@@ -136,7 +136,7 @@ def test_the_longest_idle_one_makes_way_for_a_verifier_and_for_nobody_else() -> 
             until(lambda: len(program.connections) == 4)
             assert not any(program.counters.leases.values())  # strangers displace nobody
             third.connect()
-            assert program.counters.leases[LeaseEnd.GAVE_WAY] == 1
+            assert program.counters.leases[LeaseEnd.EVICTED] == 1
         assert second.ping() and second.counters.connections == 1
         assert third.ping()
         with pytest.raises(TransportError):

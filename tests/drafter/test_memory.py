@@ -175,12 +175,12 @@ def test_an_answer_kept_for_nobody_makes_way_in_time() -> None:
     gone.read(1 << 30)
     comes.ask(0, DENSE)
     assert program.counters.short == 1
-    clock.now += program.config.peer.silence_that_yields
+    clock.now += program.config.peer.evict_idle_after
     comes.ask(0, DENSE)
     program.draft()
     assert Reply in {type(message) for message in comes.read(1 << 30)}
     assert program.counters.short == 1
-    assert program.counters.lapsed[LeaseEnd.GAVE_WAY] == 1
+    assert program.counters.lapsed[LeaseEnd.EVICTED] == 1
 
 
 @pytest.mark.parametrize("unread", [False, True])
@@ -192,7 +192,7 @@ def test_nobody_makes_way_where_that_is_not_enough(unread: bool) -> None:
     idle.ask(0, DENSE if unread else SPARSE)
     program.draft()
     idle.read(0 if unread else 1 << 30)
-    clock.now += program.config.peer.silence_that_yields
+    clock.now += program.config.peer.evict_idle_after
     for which in range(1 if unread else 2):
         used.ask(which, DENSE)
     program.draft()
@@ -200,13 +200,13 @@ def test_nobody_makes_way_where_that_is_not_enough(unread: bool) -> None:
     sessions = program.open_sessions
     comes.ask(0, DENSE)
     assert program.counters.short == 1
-    assert program.counters.lapsed[LeaseEnd.GAVE_WAY] == 0
+    assert program.counters.lapsed[LeaseEnd.EVICTED] == 0
     assert program.open_sessions == sessions
     if unread:
         idle.read(1 << 30)  # from now on its end gives back what it holds
         comes.ask(0, DENSE)
         assert program.counters.short == 1
-        assert program.counters.lapsed[LeaseEnd.GAVE_WAY] == 1
+        assert program.counters.lapsed[LeaseEnd.EVICTED] == 1
 
 
 def test_only_as_many_make_way_as_must() -> None:
@@ -219,11 +219,11 @@ def test_only_as_many_make_way_as_must() -> None:
         program.draft()
         clock.now += 0.1
     idle.read(1 << 30)
-    clock.now += program.config.peer.silence_that_yields
+    clock.now += program.config.peer.evict_idle_after
     comes.ask(0, DENSE)
     comes.ask(1, DENSE)
     assert program.counters.short == 0
-    assert program.counters.lapsed[LeaseEnd.GAVE_WAY] == 2
+    assert program.counters.lapsed[LeaseEnd.EVICTED] == 2
 
 
 def test_a_cancelled_session_holds_nothing_once_its_answer_has_left() -> None:

@@ -148,7 +148,7 @@ def test_a_verifier_that_asked_while_a_batch_was_drawn_keeps_its_place() -> None
         time.sleep(0.1)
         engine.go_on.set()
         assert speaks.alive()
-        assert program.counters.leases[LeaseEnd.GAVE_WAY] == 0
+        assert program.counters.leases[LeaseEnd.EVICTED] == 0
         assert program.counters.turned_away[TurnedAway.FULL] == 1
 
 
@@ -200,9 +200,9 @@ def test_the_time_of_leases_never_falls(monkeypatch: pytest.MonkeyPatch) -> None
             times.append(now)
             return super().expired(now)
 
-        def yields(self, now: float, seconds: float) -> Any:
+        def evictable(self, now: float, seconds: float) -> Any:
             times.append(now)
-            return super().yields(now, seconds)
+            return super().evictable(now, seconds)
 
     monkeypatch.setattr(places, "Leases", Noted)
     program = DrafterProgram(ToyDrafter(mixed(V, 1), V), DrafterConfig(max_connections=3))

@@ -1,4 +1,4 @@
-"""Who may have a place: strangers for a short time, verifiers on a lease (P23, P30).
+"""Who is admitted: unauthenticated peers for a short time, verifiers on a lease (P23, P30).
 
 No clock and no socket here. ``now`` is in seconds and never falls from one call to the next.
 """
@@ -32,7 +32,7 @@ class Admission(Generic[Context]):
         self._leases: Leases[Peer[Context]] = Leases(
             limits.lease_seconds, lambda peer: owes(peer) or peer in self._paused
         )
-        # By proposals, not by frames: with PING alone nobody keeps a place that another could use.
+        # By proposals, not by frames: PING alone keeps no place that another could use.
         self._idle: Leases[Peer[Context]] = Leases(limits.lease_seconds, owes)
 
     def admit(self, peer: Peer[Context]) -> None:
@@ -57,7 +57,7 @@ class Admission(Generic[Context]):
         return peer in self._half_open
 
     def renew(self, peer: Peer[Context], now: float) -> None:
-        """A verifier was heard; a stranger gains nothing."""
+        """A verifier was heard; an unauthenticated peer gains nothing."""
         if peer not in self._half_open:
             self._leases.renew(peer, now)
 
@@ -76,9 +76,9 @@ class Admission(Generic[Context]):
         """Whether every place is a verifier's."""
         return len(self._leases) >= self._most
 
-    def yields(self, now: float) -> Peer[Context] | None:
-        """Return who makes way for another verifier: the longest without a proposal, or None."""
-        return self._idle.yields(now, self._limits.silence_that_yields)
+    def evictable(self, now: float) -> Peer[Context] | None:
+        """Return the verifier that is evicted for another, the longest without a proposal."""
+        return self._idle.evictable(now, self._limits.evict_idle_after)
 
     def spare(self, now: float) -> int:
         """Return how many connections over the limit may try to agree.
@@ -86,10 +86,10 @@ class Admission(Generic[Context]):
         Those that have not agreed take no place, so they are counted for themselves. None may,
         where every place is a verifier's and none of them would yield.
         """
-        return 0 if self.taken and self.yields(now) is None else self._limits.max_half_open
+        return 0 if self.taken and self.evictable(now) is None else self._limits.max_half_open
 
     def crowded_out(self, now: float) -> Peer[Context] | None:
-        """Return the stranger that makes way for whoever connects now; None = nobody has to."""
+        """Return the unauthenticated peer that is evicted for a new connection; None = no need."""
         if len(self._half_open) >= self._limits.max_half_open and self.spare(now):
             return next(iter(self._half_open))
         return None
@@ -119,9 +119,9 @@ class Admission(Generic[Context]):
         return self._leases.expired(now)
 
     def excuse(self, seconds: float) -> None:
-        """Nobody was listened to for so long: it is not held against those that have to agree.
+        """Nothing was read for so long: it is not held against those that have to agree.
 
-        A lease need not grow: whoever speaks in that time is heard before it is judged.
+        A lease need not grow: what came in that time is read before a peer is judged.
         """
         for peer in self._half_open:
             peer.deadline += seconds

@@ -98,7 +98,7 @@ class Connection(Generic[Context]):
             if isinstance(event, Received):
                 self._take(event, now)
             elif isinstance(event, AgreedEvent):
-                yields = self._program.config.peer.silence_that_yields
+                yields = self._program.config.peer.evict_idle_after
                 self.roster = SessionTable(event.agreed, yield_seconds=yields)
             elif isinstance(event, Closed):
                 self._close(event)
@@ -276,7 +276,7 @@ class Connection(Generic[Context]):
             self._over(received.message.session)
         if todo.silent:
             self._allowance.excuse(self.roster.agreed.max_sessions)
-            self._program.lapsed(len(todo.ended), LeaseEnd.GAVE_WAY)
+            self._program.lapsed(len(todo.ended), LeaseEnd.EVICTED)
 
     def _end(self, sessions: tuple[int, ...]) -> None:
         for session in sessions:

@@ -49,7 +49,7 @@ class Leases(Generic[Holder]):
                 over.append(holder)
         return over
 
-    def yields(self, now: float, seconds: float) -> Holder | None:
+    def evictable(self, now: float, seconds: float) -> Holder | None:
         """Return the longest silent holder, if that is ``seconds`` or more; None = nobody."""
         for holder, since in self._since.items():
             if now - since < seconds:

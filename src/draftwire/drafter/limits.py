@@ -52,21 +52,21 @@ class PeerLimits:
             "refusals_at_once",
             "prefill_chunk_tokens",
             "lease_seconds",
-            "silence_that_yields",
+            "evict_idle_after",
         ):
             if not 0 < getattr(self, name) < float("inf"):
-                name = "yield_seconds" if name == "silence_that_yields" else name
+                name = "yield_seconds" if name == "evict_idle_after" else name
                 raise ConfigurationError(f"{name} must be finite and above 0")
         if self.max_positions < 0:
             raise ConfigurationError("max_positions must be 0 or more")
-        if self.silence_that_yields > self.lease_seconds:
+        if self.evict_idle_after > self.lease_seconds:
             raise ConfigurationError(
                 "yield_seconds must not exceed lease_seconds: after that a connection has ended"
             )
 
     @property
-    def silence_that_yields(self) -> float:
-        """Seconds without a proposal after which a verifier makes way for another."""
+    def evict_idle_after(self) -> float:
+        """Seconds without a proposal after which a verifier is evicted for another."""
         if self.yield_seconds is None:
             return min(YIELD_SECONDS, self.lease_seconds)
         return self.yield_seconds

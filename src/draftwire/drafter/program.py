@@ -166,14 +166,14 @@ class DrafterProgram(Generic[Context]):
             for each, silent in ending:
                 each.lapse(silent)
             if ending:
-                self.lapsed(len(ending), LeaseEnd.GAVE_WAY)
+                self.lapsed(len(ending), LeaseEnd.EVICTED)
         taken = connection.answers.take(task.session, size)
         self.counters.short += not taken
         return taken
 
     def _longest_silent(self) -> list[tuple[Connection[Context], int]]:
         """Return the sessions that make way, of all verifiers, the longest silent first."""
-        now, seconds = self._clock(), self.config.peer.silence_that_yields
+        now, seconds = self._clock(), self.config.peer.evict_idle_after
         silent = [(each.silent(now, seconds), each) for each in self.connections]
         longest = [(at, session, each) for found, each in silent for at, session in found]
         return [(each, session) for _, session, each in sorted(longest, key=itemgetter(0))]

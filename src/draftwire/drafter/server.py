@@ -26,7 +26,7 @@ from draftwire.transport.tcp import Address, listen
 from draftwire.transport.times import seconds_until
 from draftwire.transport.tls import Tls, TlsFiles, tls_reason
 
-FAREWELL_SECONDS: Final = 1.0
+CLOSING_SECONDS: Final = 1.0
 
 
 class DrafterServer(Generic[Context]):
@@ -48,16 +48,16 @@ class DrafterServer(Generic[Context]):
         self._limits = program.config.peer
         self._tls = tls
         self._selector = selectors.DefaultSelector()
-        self._bell = Waker(self._selector)
+        self._waker = Waker(self._selector)
         self.peers: set[Peer[Context]] = set()
         self.unread: set[Peer[Context]] = set()  # of which received bytes wait in their streams
-        self._places: Admission[Context] = Admission(
+        self._admission: Admission[Context] = Admission(
             program.config.max_connections,
             self._limits,
             lambda peer: program.owes(peer.connection),
         )
         self._log = DrafterLog(time.monotonic)
-        self._door = Listener(listener, self._selector, self._exhausted)
+        self._listener = Listener(listener, self._selector, self._exhausted)
         self._stopping = False
         self._drain_seconds: float | None = None
         self._drained_by = 0.0
@@ -66,7 +66,7 @@ class DrafterServer(Generic[Context]):
     @property
     def address(self) -> Address:
         """Where it listens."""
-        return self._door.address
+        return self._listener.address
 
     @property
     def draining(self) -> bool:
@@ -75,12 +75,12 @@ class DrafterServer(Generic[Context]):
 
     def wake_descriptor(self) -> int:
         """Return a descriptor; a byte written to it ends the wait of ``run`` (signals do)."""
-        return self._bell.fileno()
+        return self._waker.fileno()
 
     def stop(self) -> None:
         """Make ``run`` return soon; may be called from any thread or signal handler."""
         self._stopping = True
-        self._bell.ring()
+        self._waker.wake()
 
     def drain(self, seconds: float) -> None:
         """Take no more sessions, and make ``run`` return when there are none left.
@@ -92,18 +92,18 @@ class DrafterServer(Generic[Context]):
             self.stop()
             return
         self._drain_seconds = seconds
-        self._bell.ring()
+        self._waker.wake()
 
     def wake(self) -> None:
         """End the wait of this turn, or of the next one; may be called from anywhere."""
-        self._bell.ring()
+        self._waker.wake()
 
     def run(self) -> None:
         """Serve until stopped, then tell every verifier, and close everything."""
         try:
             while not self._stopping and not self._drained():
                 self.turn()
-            self._say_goodbye()
+            self._close_gracefully()
         finally:
             self._close()
 
@@ -115,7 +115,7 @@ class DrafterServer(Generic[Context]):
         if not program.draining:
             program.drain()
             self._drained_by = time.monotonic() + self._drain_seconds
-            self._door.close()
+            self._listener.close()
             self._log.draining(self._drain_seconds, program.open_sessions)
         idle = not program.waiting and not program.open_sessions
         return idle or time.monotonic() >= self._drained_by
@@ -149,7 +149,7 @@ class DrafterServer(Generic[Context]):
                 self._attend(key.fileobj)
                 continue
             if not peer.stream.greeted:
-                self._greet(peer)
+                self._handshake(peer)
             elif events & READ:
                 self._read(peer)
             touched.append(peer)
@@ -164,15 +164,15 @@ class DrafterServer(Generic[Context]):
         for peer in touched:
             self._book(peer, heard)
         touched += self._judge(heard, awaited)
-        self._places.excuse(after - heard)
+        self._admission.excuse(after - heard)
         for peer in awaited:
-            self._places.worked(peer, after)
+            self._admission.worked(peer, after)
         for peer in dict.fromkeys((*touched, *awaited)):
             self._write(peer)
 
     def _rank(self, event: tuple[selectors.SelectorKey, int]) -> int:
         peer: Peer[Context] | None = event[0].data
-        return 2 if peer is None else int(self._places.half_open(peer))
+        return 2 if peer is None else int(self._admission.half_open(peer))
 
     def _patience(self, *, waits: bool) -> float | None:
         """Seconds until something has to be done though nothing comes; None = there is nothing.
@@ -183,7 +183,9 @@ class DrafterServer(Generic[Context]):
             self._due = 0.0
             return 0.0
         times = [self._drained_by] if self.program.draining else []
-        times += [each for each in (self._places.due(), self._door.opens) if each is not None]
+        times += [
+            each for each in (self._admission.due(), self._listener.opens) if each is not None
+        ]
         self._due = min(times, default=math.inf)
         return max(seconds_until(self._due), 0.0) if times else None
 
@@ -196,21 +198,21 @@ class DrafterServer(Generic[Context]):
         if heard < self._due:
             return []
         for peer in awaited:
-            self._places.worked(peer, heard)
-        for peer in self._places.too_slow(heard):
+            self._admission.worked(peer, heard)
+        for peer in self._admission.too_slow(heard):
             self._count(TurnedAway.TOO_SLOW)
             self._turn_away(peer, TimeoutError("it did not agree on HELLO in time"))
-        resumed = self._places.resumed(heard)
-        for peer in self._places.expired(heard):
+        resumed = self._admission.resumed(heard)
+        for peer in self._admission.expired(heard):
             self._end_lease(peer, LeaseEnd.EXPIRED)
-        self._door.look(heard)
+        self._listener.look(heard)
         return resumed
 
     def _attend(self, ready: Any) -> None:
-        if ready is self._bell.far:
-            self._bell.hush()
+        if ready is self._waker.far:
+            self._waker.drain()
             return
-        while (accepted := self._door.accept(time.monotonic())) is not None:
+        while (accepted := self._listener.accept(time.monotonic())) is not None:
             self._admit(accepted)
 
     def _exhausted(self, error: OSError) -> None:
@@ -219,7 +221,7 @@ class DrafterServer(Generic[Context]):
 
     def _admit(self, accepted: socket.socket) -> None:
         now = time.monotonic()
-        crowded_out = self._places.crowded_out(now)
+        crowded_out = self._admission.crowded_out(now)
         if crowded_out is not None:
             self._count(TurnedAway.CROWDED_OUT)
             self._turn_away(crowded_out, TimeoutError("others wait to connect"))
@@ -228,36 +230,36 @@ class DrafterServer(Generic[Context]):
         except OSError:  # it went away again
             accepted.close()
             return
-        connection = self.program.connect(self._places.spare(now))
+        connection = self.program.connect(self._admission.spare(now))
         if connection is None:
             self._count(TurnedAway.FULL)
             stream.socket.close()
             return
         peer = Peer(stream, connection, now + self._limits.handshake_seconds)
         self.peers.add(peer)
-        self._places.admit(peer)
+        self._admission.admit(peer)
         self._log.opened(peer.name, peer.host)
         self._watch(peer, stream.wants)
 
     def _agree(self, peer: Peer[Context]) -> None:
         """A peer has agreed on HELLO: give it a place, another's where there is none left."""
         now = time.monotonic()
-        if self._places.taken:
-            yields = self._places.yields(now)
+        if self._admission.taken:
+            yields = self._admission.evictable(now)
             if yields is None:
                 self._count(TurnedAway.FULL)
                 self._turn_away(peer, TimeoutError("all places are taken"))
                 return
-            self._end_lease(yields, LeaseEnd.GAVE_WAY)
-        self._places.agree(peer, now)
+            self._end_lease(yields, LeaseEnd.EVICTED)
+        self._admission.agree(peer, now)
 
     def _end_lease(self, peer: Peer[Context], why: LeaseEnd) -> None:
-        silent = self._places.silent(peer, time.monotonic())
+        silent = self._admission.silent(peer, time.monotonic())
         self.program.counters.leases[why] += 1
         self._log.lease_ended(peer.name, why, silent, len(peer.connection.contexts))
         self._forget(peer, told=True)
 
-    def _greet(self, peer: Peer[Context]) -> None:
+    def _handshake(self, peer: Peer[Context]) -> None:
         try:
             peer.stream.greet()
         except OSError as error:
@@ -285,7 +287,7 @@ class DrafterServer(Generic[Context]):
             self.unread.add(peer)
         if connection.error is not None:
             self._log.refused(peer.name, peer.host, connection.error)
-        elif connection.roster is not None and self._places.half_open(peer):
+        elif connection.roster is not None and self._admission.half_open(peer):
             self._agree(peer)
 
     def _book(self, peer: Peer[Context], now: float) -> None:
@@ -294,11 +296,11 @@ class DrafterServer(Generic[Context]):
         pause = connection.book()
         if pause and peer in self.peers:
             peer.resumes = now + pause
-            self._places.pause(peer)
+            self._admission.pause(peer)
         heard_at = connection.heard_at
         if heard_at != peer.heard_at and not connection.closing:
             peer.heard_at = heard_at
-            self._places.renew(peer, now)
+            self._admission.renew(peer, now)
 
     def _write(self, peer: Peer[Context]) -> None:
         if peer not in self.peers:
@@ -307,7 +309,7 @@ class DrafterServer(Generic[Context]):
             self._watch(peer, peer.stream.wants)
             return
         connection = peer.connection
-        reads = peer.interest == READ and not self._places.paused(peer)
+        reads = peer.interest == READ and not self._admission.paused(peer)
         if reads and not connection.outgoing and not connection.closing:
             return
         waited = connection.outgoing.size if peer.interest == WRITE else 0
@@ -317,11 +319,11 @@ class DrafterServer(Generic[Context]):
             self._forget(peer)
             return
         if connection.outgoing.size < waited:  # it takes what it was sent: a slow link, not silence
-            self._places.worked(peer, time.monotonic())
+            self._admission.worked(peer, time.monotonic())
         if done and connection.closing:
             self._forget(peer)
             return
-        self._watch(peer, WRITE if not done else 0 if self._places.paused(peer) else READ)
+        self._watch(peer, WRITE if not done else 0 if self._admission.paused(peer) else READ)
 
     def _watch(self, peer: Peer[Context], interest: int) -> None:
         """Wait for ``interest`` of this peer; 0 = for nothing."""
@@ -340,7 +342,7 @@ class DrafterServer(Generic[Context]):
         if peer in self.peers:
             self.peers.remove(peer)
             self.unread.discard(peer)
-            self._places.forget(peer)
+            self._admission.forget(peer)
             self._watch(peer, 0)
             if peer.connection.roster is not None and not told:
                 error = peer.connection.error
@@ -348,14 +350,14 @@ class DrafterServer(Generic[Context]):
             self.program.disconnect(peer.connection)
             close_gently(peer.stream.socket)
 
-    def _say_goodbye(self) -> None:
+    def _close_gracefully(self) -> None:
         """Answer everybody with SHUTTING_DOWN and give the peers a moment to take it."""
-        self._door.close()
+        self._listener.close()
         self._log.ended(self.program.open_sessions)
         self.program.shut_down()
         for peer in self.peers:
             peer.connection.leave()
-        deadline = time.monotonic() + FAREWELL_SECONDS
+        deadline = time.monotonic() + CLOSING_SECONDS
         for peer in list(self.peers):
             self._write(peer)
         while any(peer.connection.outgoing for peer in self.peers):
@@ -369,9 +371,9 @@ class DrafterServer(Generic[Context]):
     def _close(self) -> None:
         for peer in list(self.peers):
             self._forget(peer)
-        self._door.close()
+        self._listener.close()
         self._selector.close()
-        self._bell.close()
+        self._waker.close()
 
 
 def serve(

@@ -19,18 +19,18 @@ class Waker:
         selector.register(self.far, READ, None)
 
     def fileno(self) -> int:
-        """Return a descriptor; a byte written to it rings."""
+        """Return a descriptor; a byte written to it wakes the loop."""
         return self._near.fileno()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the loop, from anywhere."""
         try:
             self._near.send(b"\0")
-        except OSError:  # full, so it wakes anyway; or closed, so nobody waits
+        except OSError:  # full, so it wakes anyway; or closed, so nothing waits
             return
 
-    def hush(self) -> None:
-        """Take note of every ring so far."""
+    def drain(self) -> None:
+        """Take note of every wake so far."""
         try:
             while self.far.recv(4096):
                 continue

@@ -126,7 +126,7 @@ class Link:
             for message in self._handshake.start():
                 self._put(message)
         else:
-            self._greet()
+            self._send_hello()
 
     def send(self, message: Message) -> None:
         """Encode a message into ``outgoing``; ProtocolError unless both HELLOs are agreed."""
@@ -254,10 +254,10 @@ class Link:
             self._reader.open_with(self._handshake.opener().opens)
             self._handshake = None
             self.state = advance(self.state, LinkInput.PROVED)
-            self._greet()
+            self._send_hello()
         self._reader.bounds = self._bounds()
 
-    def _greet(self) -> None:
+    def _send_hello(self) -> None:
         if self.role is Role.VERIFIER:
             self.state = advance(self.state, LinkInput.HELLO)
             self._put(self._mine)
