@@ -24,7 +24,7 @@ from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import WireVersion
 from testing.faults.play import play
 from testing.faults.requests import PROMPTS, Open, Size, tiny_request
-from testing.faults.scene import Admission, Aimed, Moment, Scene, Strike, Told
+from testing.faults.scene import Aimed, Moment, Places, Scene, Strike, Told
 from testing.toys.enumeration import WordTree
 
 Text = tuple[int, ...]
@@ -199,7 +199,7 @@ def _places(case: Case) -> tuple[Open, int]:
     return {1: opened}, max(opened) + 1
 
 
-def _places_of(case: Case, open_: Open) -> Admission:
+def _places_of(case: Case, open_: Open) -> Places:
     """Where requests that are asked together are struck, and drafted again."""
     blind = replace(case, wanted=None)
     words = _Words(open_) if open_ else None

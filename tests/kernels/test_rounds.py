@@ -144,6 +144,22 @@ def test_narrower_scores_widen_exactly(kernels, narrow):
     assert kernels.verify(half, rounds) == [exactly(wide, each) for each in rounds]
 
 
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+@every
+def test_narrower_logits_are_quantised_as_they_widen(kernels, narrow):
+    logits = np.random.default_rng(6).standard_normal((5, 45)).astype(np.float32) * np.float32(3)
+    half = torch.from_numpy(logits).to(narrow)
+    wide = half.to(torch.float32).numpy()
+    uniform24 = np.array([0, 1, TOTAL // 2, TOTAL - 2, TOTAL - 1])
+    for given in POLICIES:
+        q, status = kernels.quantise(half, given)
+        expected = [cpu.quantise(row, given) for row in wide]
+        assert not np.asarray(status).any()
+        assert [row.exact() for row in kernels.host_rows(q)] == [row.exact() for row in expected]
+        drawn = [cpu.draw(row, int(word)) for row, word in zip(expected, uniform24, strict=True)]
+        assert kernels.draw(q, uniform24).tolist() == drawn
+
+
 @every
 def test_rows_that_are_refused_keep_what_was_accepted_before_them(kernels):
     """NaN, +infinity and -infinity alone in each row of a round, and one request beside it."""

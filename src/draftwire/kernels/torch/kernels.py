@@ -61,6 +61,8 @@ class TensorKernels:
         rows = tensor_of(logits)
         check_rows(rows)
         torch_quantise.check_policy(policy)
+        if rows.dtype is torch.float16:  # the operations take binary32 and bfloat16
+            rows = rows.to(torch.float32)
         q, status = self._operations.quantise(rows, policy)
         q.counts.masked_fill_((status != OK)[:, None], 0)  # so that nothing is drawn from them
         return q, status
