@@ -76,7 +76,7 @@ class Enumerated:
 def shape(told: Told) -> tuple[str, ...]:
     """Return how a run ended, as far as a text of another length can end so too.
 
-    Rounds in which nobody was there to be asked are not counted (their number follows from the
+    Rounds without a drafter to ask are not counted (their number follows from the
     length and from time), nor, where drafting does not go on, any round that was not asked.
     """
     free = {MissReason.NO_CONNECTION.value}
@@ -242,7 +242,7 @@ class _Words:
         return _View(self, seed)
 
     def of_proposals(self, key: int) -> WordSource:
-        """The words of proposals under a key; one of nobody's here has one word an address."""
+        """The words of proposals under a key; an unknown key has one word an address."""
         return _View(self, self._proposals.get(key, 0))
 
     def at(self, address: Address, seed: int) -> Iterator[int]:

@@ -57,8 +57,8 @@ class Clock:
 class Line:
     """One connection, both ways. Bytes keep their order: what is late delays what follows.
 
-    ended: no more is sent, what is under way still arrives. dead: all that is sent vanishes, and
-    nobody is told. stuck: the drafter takes no more bytes. frozen: until when nothing moves there.
+    ended: no more is sent, what is under way still arrives. dead: all that is sent vanishes without
+    a sign. stuck: the drafter takes no more bytes. frozen: until when nothing moves there.
     """
 
     connection: Any

@@ -103,7 +103,7 @@ def test_a_peer_that_is_silent_for_its_lease_loses_connection_and_sessions(
         mute.send(mute.session().ask(POLICY, 0.0, 1.0))
         until(lambda: program.open_sessions == 1)
         began = time.monotonic()
-        while program.counters.leases[LeaseEnd.EXPIRED] < 2:
+        while program.counters.ended_leases[LeaseEnd.EXPIRED] < 2:
             assert time.monotonic() - began < 30.0
             speaks.ping()
             time.sleep(0.05)
@@ -127,16 +127,18 @@ def test_the_longest_idle_one_makes_way_for_a_verifier_and_for_nobody_else() -> 
     ):
         first.connect()
         second.connect()
-        with pytest.raises(TransportError, match="HELLO"):  # nobody has been silent for long
+        with pytest.raises(TransportError, match="HELLO"):  # no holder has been silent for long
             third.connect()
         time.sleep(0.4)
         for _ in range(3):
             first.ping()  # keeps its lease, and no place
         with socket.create_connection(server.address), socket.create_connection(server.address):
             until(lambda: len(program.connections) == 4)
-            assert not any(program.counters.leases.values())  # strangers displace nobody
+            assert not any(
+                program.counters.ended_leases.values()
+            )  # unauthenticated peers evict no holder
             third.connect()
-            assert program.counters.leases[LeaseEnd.EVICTED] == 1
+            assert program.counters.ended_leases[LeaseEnd.EVICTED] == 1
         assert second.ping() and second.counters.connections == 1
         assert third.ping()
         with pytest.raises(TransportError):

@@ -180,7 +180,7 @@ def test_an_answer_kept_for_nobody_makes_way_in_time() -> None:
     program.draft()
     assert Reply in {type(message) for message in comes.read(1 << 30)}
     assert program.counters.short == 1
-    assert program.counters.lapsed[LeaseEnd.EVICTED] == 1
+    assert program.counters.ended_sessions[LeaseEnd.EVICTED] == 1
 
 
 @pytest.mark.parametrize("unread", [False, True])
@@ -200,13 +200,13 @@ def test_nobody_makes_way_where_that_is_not_enough(unread: bool) -> None:
     sessions = program.open_sessions
     comes.ask(0, DENSE)
     assert program.counters.short == 1
-    assert program.counters.lapsed[LeaseEnd.EVICTED] == 0
+    assert program.counters.ended_sessions[LeaseEnd.EVICTED] == 0
     assert program.open_sessions == sessions
     if unread:
         idle.read(1 << 30)  # from now on its end gives back what it holds
         comes.ask(0, DENSE)
         assert program.counters.short == 1
-        assert program.counters.lapsed[LeaseEnd.EVICTED] == 1
+        assert program.counters.ended_sessions[LeaseEnd.EVICTED] == 1
 
 
 def test_only_as_many_make_way_as_must() -> None:
@@ -223,7 +223,7 @@ def test_only_as_many_make_way_as_must() -> None:
     comes.ask(0, DENSE)
     comes.ask(1, DENSE)
     assert program.counters.short == 0
-    assert program.counters.lapsed[LeaseEnd.EVICTED] == 2
+    assert program.counters.ended_sessions[LeaseEnd.EVICTED] == 2
 
 
 def test_a_cancelled_session_holds_nothing_once_its_answer_has_left() -> None:

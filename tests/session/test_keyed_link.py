@@ -47,7 +47,7 @@ class Wire:
         self.links[1].start()
 
     def carry(self) -> None:
-        """Move bytes both ways until nobody has any left."""
+        """Move bytes both ways until neither has any left."""
         while True:
             moved = False
             for sender, link in enumerate(self.links):

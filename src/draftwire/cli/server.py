@@ -68,7 +68,7 @@ def serve_until_told(options: ServeOptions) -> None:
         with logging_to(options.telemetry.log_level, options.telemetry.log_format):
             _serve_ranks(options, _config(options))
         return
-    # What is in use, or open to strangers, is said before a large model is loaded for it.
+    # A port in use, or open without authentication, is refused before a large model is loaded.
     listen(options.host, options.port, guarded=options.security is not None).close()
     telemetry = options.telemetry
     quiet = telemetry.log_format == "json"  # every line is one event then

@@ -174,7 +174,7 @@ class Connection(Generic[Context]):
         return 0 if self._is_leaving(session) else self.answers.of(session)
 
     def settle(self) -> None:
-        """Book what has left of the answers that nobody keeps any more."""
+        """Book what has left of the answers that are kept no longer."""
         self.answers.sent(self.outgoing.pushed - self.outgoing.size)
 
     def free(self) -> None:
@@ -250,8 +250,8 @@ class Connection(Generic[Context]):
         self.error = error = closed.error
         if error is not None:
             counters = self._program.counters
-            told = isinstance(error, RemoteError)
-            (counters.told if told else counters.found)[error.code] += 1
+            remote = isinstance(error, RemoteError)
+            (counters.remote_errors if remote else counters.local_errors)[error.code] += 1
         self.closing = True
         self.free()
 

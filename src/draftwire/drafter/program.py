@@ -118,7 +118,7 @@ class DrafterProgram(Generic[Context]):
     def connect(self, spare: int = 0) -> Connection[Context] | None:
         """Return a new connection, or None when there are as many as may be.
 
-        spare: how many more than that may be there until they agree on HELLO; whoever allows it
+        spare: how many more than that may be there until they agree on HELLO; the caller
         makes place for them then.
         """
         if len(self.connections) >= self.config.max_connections + spare:
@@ -146,7 +146,7 @@ class DrafterProgram(Generic[Context]):
     def reserve(self, connection: Connection[Context], task: DraftTask, size: int) -> bool:
         """Reserve memory for the answer to a task; False = as much is held as may be.
 
-        Sessions in which nothing was asked for long make way first (P32): only those whose end
+        Sessions in which nothing was asked for long are evicted first (P32): only those whose end
         gives memory back at once, and none of them where all together give too little.
         """
         if connection.answers.take(task.session, size):
@@ -172,20 +172,20 @@ class DrafterProgram(Generic[Context]):
         return taken
 
     def _longest_silent(self) -> list[tuple[Connection[Context], int]]:
-        """Return the sessions that make way, of all verifiers, the longest silent first."""
+        """Return the sessions to evict, of all verifiers, the longest silent first."""
         now, seconds = self._clock(), self.config.peer.evict_idle_after
         silent = [(each.silent(now, seconds), each) for each in self.connections]
         longest = [(at, session, each) for found, each in silent for at, session in found]
         return [(each, session) for _, session, each in sorted(longest, key=itemgetter(0))]
 
     def withdraw(self, connection: Connection[Context], session: int | None = None) -> None:
-        """Nobody waits for a session's task any more, or for any of a connection's."""
+        """Cancel a session's task, or all of a connection's."""
         self.counters.withdrawn += self._turns.drop(connection, session)
 
     def close_context(self, connection: Connection[Context], session: int) -> None:
         """Let the engine free what a session holds; it may fail in any way, and never raises here.
 
-        Whoever ends a session does it here: a verifier that leaves must not end the others.
+        Every end of a session comes here: a verifier that leaves must not end the others.
         """
         context = connection.contexts.pop(session, None)
         if context is None:
@@ -264,7 +264,7 @@ class DrafterProgram(Generic[Context]):
     def book(self) -> None:
         """Count the batches that were drawn, and let their connections get ready for what follows.
 
-        Nobody waits for that any more.
+        Called after the answers have left, so that no verifier waits for it.
         """
         counters = self.counters
         for size, seconds, batch, drafts in self._unbooked:
@@ -278,7 +278,7 @@ class DrafterProgram(Generic[Context]):
 
     def lapsed(self, sessions: int, why: LeaseEnd) -> None:
         """Sessions of a verifier that goes on were ended, since nothing was asked in them."""
-        self.counters.lapsed[why] += sessions
+        self.counters.ended_sessions[why] += sessions
         verb = "ends" if sessions == 1 else "end"
         text = f"{sessions} session{'' if sessions == 1 else 's'} in which nothing is asked {verb}"
         log_event(_LOG, logging.INFO, "sessions_lapsed", text, why=why.value, sessions=sessions)
@@ -322,7 +322,7 @@ class DrafterProgram(Generic[Context]):
         assert connection.roster is not None
         length = connection.contexts[task.session].length
         self._turns.put(connection, connection.roster.fed(task, length))
-        self.counters.pieces += 1
+        self.counters.prefill_chunks += 1
         return False
 
     def _count(self, draft: Draft | ShardDraft | Status) -> None:

@@ -54,11 +54,11 @@ class Bench:
         return found
 
     def forget(self, request: ClientRequest) -> None:
-        """The request is lost inside the verifier: nobody closes it, and its slot is free there."""
+        """The request is lost inside the verifier: it is not closed, and its slot is free there."""
         del self.client._requests[request.asking.session]
 
     def lapsed(self) -> dict[str, int]:
-        return {why.value: n for why, n in self.program.counters.lapsed.items()}
+        return {why.value: n for why, n in self.program.counters.ended_sessions.items()}
 
 
 @contextmanager
