@@ -86,29 +86,11 @@ def test_skipped_rounds_have_numbers_of_their_own():
     assert isinstance(joined.take(joined.answer(step)), Proposal)
 
 
-@pytest.mark.parametrize("opened", [False, True])
-@pytest.mark.parametrize("count", range(4))
-def test_skipping_over_rounds_at_once_is_skipping_each(opened: bool, count: int):
-    """The bytes of the next STEP say everything that a session remembers of them."""
-    one, other = Joined(), Joined()
-    for joined in (one, other) if opened else ():
-        joined.round(2)
-    tokens = [4, 5, 6][:count]
-    for token in tokens:
-        one.asking.skip()
-        one.asking.commit(0, Outcome.TARGET_ONLY, token)
-    other.asking.skip_over(tokens)
-    assert one.asking.commit_message() == other.asking.commit_message()
-    steps = [joined.asking.ask(SPARSE, 0.0, 1.0) for joined in (one, other)]
-    assert bytes_of(steps[0]) == bytes_of(steps[1])
-    assert isinstance(other.take(other.answer(steps[1])), Proposal)
-
-
-def test_a_round_that_is_on_is_not_skipped_over():
+def test_a_round_that_is_on_is_not_skipped():
     joined = Joined()
     joined.ask()
     with pytest.raises(ProtocolError) as error:
-        joined.asking.skip_over([4])
+        joined.asking.skip()
     assert error.value.code is ProtocolErrorCode.UNEXPECTED_MESSAGE
 
 
