@@ -252,7 +252,7 @@ def test_t38_ten_thousand_aborted_sessions_leave_nothing_at_the_drafter() -> Non
             objects.append(alive())
     assert not engine.contexts and not program.open_sessions and not program.slots_in_use
     assert program.counters.withdrawn >= 9_500
-    assert connection.roster.ends_remembered <= 4  # type: ignore[union-attr]
+    assert connection.table.ends_remembered <= 4  # type: ignore[union-attr]
     assert max(objects) - min(objects) < 100
     for session in range(20_001, 20_101):  # without an end: no more than were agreed
         link.send(replace(asked, session=session, slot=session % 4))

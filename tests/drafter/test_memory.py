@@ -79,7 +79,7 @@ def really_held(program: DrafterProgram[object]) -> int:
     """Bytes of all answers that sessions keep or that wait to be sent, each object once."""
     found: dict[int, int] = {}
     for connection in program.connections:
-        sessions = () if connection.roster is None else connection.roster.sessions()
+        sessions = () if connection.table is None else connection.table.sessions()
         parts = [part for session in sessions for part in session.kept_answer]
         for part in (*parts, *connection.outgoing.head()):
             whole = part.obj if isinstance(part, memoryview) else part

@@ -136,8 +136,8 @@ def test_the_steps_of_all_slots_are_read_in_one_turn(sessions: int) -> None:
     """So they are drawn as one batch: the budget grows with what HELLO agreed on."""
     with turns(sessions=sessions) as at:
         client, end = at.verifier()
-        assert end.roster is not None
-        agreed = end.roster.agreed
+        assert end.table is not None
+        agreed = end.table.agreed
         assert LEAST_READ_AHEAD <= drafter_read_ahead(agreed) <= READ_AHEAD
         assert agreed.max_slots == sessions
         asking = [client.session(number) for number in range(1, sessions + 1)]

@@ -19,9 +19,11 @@ from draftwire.kernels.cpu.kernels import CpuKernels
 from draftwire.kernels.cpu.target_loops import target_weights
 from draftwire.kernels.protocol import OK, UNDECIDED, Round, Verdict
 from draftwire.kernels.rows import QRow
-from draftwire.kernels.torch.kernels import TorchKernels
+from draftwire.kernels.torch import device_rows, sampling
+from draftwire.kernels.torch.kernels import TORCH, TorchKernels
 from draftwire.kernels.triton.kernels import TritonKernels
 from draftwire.kernels.triton.tiles import Tiling
+from draftwire.verifier.judge import judge
 from draftwire.wire.registry import TOTAL
 
 from .batches import POLICIES, policy
@@ -288,6 +290,87 @@ def test_no_residual_mass_is_never_a_token(kernels):
     q = point(4, 0, 1, 2, 3)
     (found,) = kernels.verify(torch.from_numpy(logits), [one(logits, [1], [q], source)])
     assert found in (Verdict(1, 0), Verdict(0, None, UNDECIDED))
+
+
+def committed(kernels, masses, counts, token, first):
+    """Accepted drafts and tokens of one draft of q, U the same in every domain, as judged."""
+    row = [math.log(each) if each else -math.inf for each in masses]
+    scores = np.array([row, row], np.float32)
+    dense = np.array(counts, np.int32)
+    ids = np.flatnonzero(dense).astype(np.int32)
+    given = [first >> 24, first & 0xFFFFFF, 0, 0]
+    found = set()
+    for q in (QRow(len(counts), None, dense), QRow(len(counts), ids, dense[ids])):
+        source = FewWords(ACCEPTANCE=given, CORRECTION=given, BONUS=given)
+        this = one(scores, [token], [q], source)
+        (judgement,) = judge(kernels, torch.from_numpy(scores), [this])
+        found.add((judgement.accepted, judgement.tokens))
+    (only,) = found
+    return only
+
+
+EDGES_OF_U = (0, 1, 12345, 1 << 47, (1 << 48) - 1)
+
+
+@every
+@pytest.mark.parametrize("first", EDGES_OF_U)
+def test_d5_an_impossible_token_is_rejected_at_word_0_and_never_drawn(kernels, first):
+    """p - q: 0, 0, -1/4, 1/2."""
+    assert committed(kernels, [0, 1, 0, 3], [TOTAL // 4] * 4, 0, first) == (0, (3,))
+
+
+@every
+@pytest.mark.parametrize("first", EDGES_OF_U)
+def test_g25_one_legal_id_is_always_the_token(kernels, first):
+    counts = [TOTAL // 2, TOTAL // 4, TOTAL // 4]
+    assert committed(kernels, [0, 1, 0], counts, 0, first) == (0, (1,))
+    assert committed(kernels, [0, 1, 0], counts, 1, first) == (1, (1, 1))
+
+
+@every
+def test_the_residual_is_over_the_full_vocabulary_not_the_support_of_q(kernels):
+    """q on two of four ids: p - q lives on the two others alone."""
+    scores = np.zeros((2, 4), np.float32)
+    for first, token in ((TOTAL // 4, 2), (TOTAL * 3 // 4, 3)):
+        source = FewWords(ACCEPTANCE=[TOTAL - 1, 0], CORRECTION=[first, 0])
+        this = one(scores, [0], [point(4, 0, 1)], source)
+        assert kernels.verify(torch.from_numpy(scores), [this]) == [Verdict(0, token)]
+
+
+def test_a_bound_of_nothing_is_seen(monkeypatch):
+    """The mutant of the edges above: without its bound a kernel guesses, and says nothing."""
+    scores = torch.zeros(2, 2)
+    counts = np.array([TOTAL * 3 // 4, TOTAL // 4], np.int32)
+    close = [2 * (1 << 48) // 3 + step for step in (-1, 0, 1)]
+
+    def undecided():
+        found = []
+        for first in close:
+            given = [first >> 24, first & 0xFFFFFF]
+            source = FewWords(ACCEPTANCE=given, CORRECTION=[1 << 20, 0], BONUS=[1 << 20, 0])
+            this = one(scores, [0], [QRow(2, None, counts)], source)
+            found += ON_DEVICE.verify(scores, [this])
+        return [verdict.status for verdict in found].count(UNDECIDED)
+
+    assert undecided() == 3
+    monkeypatch.setattr(device_rows, "bound_of", lambda size: 0.0)
+    assert undecided() < 2
+
+
+def test_what_torch_does_on_a_device_never_waits_for_the_host():
+    """Tensors without values: an .item(), or a shape that depends on a value, would raise."""
+
+    def zeros(*shape, dtype=torch.int64):
+        return torch.zeros(*shape, dtype=dtype, device="meta")
+
+    scores = zeros(12, 50, dtype=torch.float32)
+    for given in (policy(), policy(support=5), POLICIES[9], policy(0.0)):
+        q, status = TORCH.quantise(scores, given)
+        assert status.shape == TORCH.draw(q, zeros(12)).shape == (12,)
+    assert TORCH.measure(scores, zeros(12)).shape == (12, 3)
+    assert sampling.lowest(scores).shape == (12,)
+    for q in (None, zeros(4, 50, dtype=torch.int32)):
+        assert TORCH.sample(scores, zeros(4), q, zeros(4)).shape == (4,)
 
 
 @every

@@ -36,7 +36,7 @@ class Admission(Generic[Context]):
         self._idle: Leases[Peer[Context]] = Leases(limits.lease_seconds, owes)
 
     def admit(self, peer: Peer[Context]) -> None:
-        """Somebody has connected and may try to agree until ``peer.deadline``."""
+        """A connection has come in and may try to agree until ``peer.deadline``."""
         self._half_open[peer] = None
 
     def agree(self, peer: Peer[Context], now: float) -> None:

@@ -97,7 +97,7 @@ class DrafterProgram(Generic[Context]):
         self._clock = clock
         self._key = key
         self._entropy = entropy
-        self._turns: BatchScheduler[Connection[Context]] = BatchScheduler(
+        self._scheduler: BatchScheduler[Connection[Context]] = BatchScheduler(
             config.peer.prefill_chunk_tokens, self._feed
         )
         self._lapse_at = 0.0  # when silent sessions are looked for again
@@ -141,7 +141,7 @@ class DrafterProgram(Generic[Context]):
 
     def wait(self, connection: Connection[Context], task: DraftTask) -> None:
         """Let a task wait for its turn; one that its session asked for before is over."""
-        self.counters.withdrawn += self._turns.put(connection, task)
+        self.counters.withdrawn += self._scheduler.put(connection, task)
 
     def reserve(self, connection: Connection[Context], task: DraftTask, size: int) -> bool:
         """Reserve memory for the answer to a task; False = as much is held as may be.
@@ -180,7 +180,7 @@ class DrafterProgram(Generic[Context]):
 
     def withdraw(self, connection: Connection[Context], session: int | None = None) -> None:
         """Cancel a session's task, or all of a connection's."""
-        self.counters.withdrawn += self._turns.drop(connection, session)
+        self.counters.withdrawn += self._scheduler.drop(connection, session)
 
     def close_context(self, connection: Connection[Context], session: int) -> None:
         """Let the engine free what a session holds; it may fail in any way, and never raises here.
@@ -198,17 +198,17 @@ class DrafterProgram(Generic[Context]):
 
     def positions_of(self, connection: Connection[Context]) -> int:
         """Return how many drafts a connection waits for."""
-        return sum(task.policy.depth for task in self._turns.of(connection))
+        return sum(task.policy.depth for task in self._scheduler.of(connection))
 
     @property
     def waiting(self) -> bool:
         """Whether there is something to draft."""
-        return bool(self._turns)
+        return bool(self._scheduler)
 
     @property
     def queued(self) -> int:
         """Proposals that were asked for and are not begun; any thread may ask."""
-        return len(self._turns)
+        return len(self._scheduler)
 
     @property
     def open_sessions(self) -> int:
@@ -217,12 +217,12 @@ class DrafterProgram(Generic[Context]):
 
     @property
     def slots_in_use(self) -> int:
-        """Proposals that somebody waits for; any thread may ask."""
-        return len(self._turns) + self._drawing
+        """Proposals that are waited for; any thread may ask."""
+        return len(self._scheduler) + self._drawing
 
     def owes(self, connection: Connection[Context]) -> bool:
         """Whether a verifier waits for a proposal, so that its silence is no silence."""
-        return connection in self._turns
+        return connection in self._scheduler
 
     def drain(self) -> None:
         """Take no more sessions; those that were drafted for go on."""
@@ -242,10 +242,10 @@ class DrafterProgram(Generic[Context]):
         """
         began = self._clock()
         self._lapse(began)
-        batch, piece = self._turns.take(self.config.max_batch)
+        batch, piece = self._scheduler.take(self.config.max_batch)
         batch = [each for each in batch if self._wanted(*each)]
         if piece is not None and not self._wanted(*piece):
-            self._turns.drop(piece[0], piece[1].session)
+            self._scheduler.drop(piece[0], piece[1].session)
             piece = None
         answered: list[Connection[Context]] = []
         if batch or piece is not None:
@@ -301,14 +301,14 @@ class DrafterProgram(Generic[Context]):
 
     def shut_down(self) -> None:
         """Decline what waits: this drafter is going away."""
-        for connection, task in self._turns.clear():
+        for connection, task in self._scheduler.clear():
             self._count(Status.SHUTTING_DOWN)
             connection.answer(task, Status.SHUTTING_DOWN)
             connection.answered(task.session)
 
     def _wanted(self, connection: Connection[Context], task: DraftTask) -> bool:
         """Whether a task whose turn has come is still waited for; after a RESET it is not."""
-        wanted = connection.roster is not None and connection.roster.wanted(task)
+        wanted = connection.table is not None and connection.table.wanted(task)
         self.counters.withdrawn += not wanted
         return wanted
 
@@ -317,11 +317,11 @@ class DrafterProgram(Generic[Context]):
     ) -> bool:
         """Let a task whose piece was fed wait for the rest; returns whether it is over instead."""
         if isinstance(fed, Status):
-            self._turns.drop(connection, task.session)
+            self._scheduler.drop(connection, task.session)
             return True
-        assert connection.roster is not None
+        assert connection.table is not None
         length = connection.contexts[task.session].length
-        self._turns.put(connection, connection.roster.fed(task, length))
+        self._scheduler.put(connection, connection.table.fed(task, length))
         self.counters.prefill_chunks += 1
         return False
 
@@ -369,8 +369,8 @@ class DrafterProgram(Generic[Context]):
         # Shorter where it was made again after the engine failed, or where drafts were not the
         # model's; what it holds is the beginning of what is kept all the same.
         if context.length < task.cached_tokens:
-            assert connection.roster is not None
-            tokens = connection.roster[task.session].tokens[context.length :]
+            assert connection.table is not None
+            tokens = connection.table[task.session].tokens[context.length :]
         else:
             self.engine.truncate(context, task.cached_tokens)
         if piece:

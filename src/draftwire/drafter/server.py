@@ -61,7 +61,7 @@ class DrafterServer(Generic[Context]):
         self._stopping = False
         self._drain_seconds: float | None = None
         self._drained_by = 0.0
-        self._due = 0.0  # when somebody has to be judged at the earliest, as the wait began
+        self._due = 0.0  # when a peer has to be judged at the earliest, as the wait began
 
     @property
     def address(self) -> Address:
@@ -131,7 +131,7 @@ class DrafterServer(Generic[Context]):
     def turn(self) -> None:
         """Wait for something, read all that is there, draft it as one batch, send.
 
-        What somebody waits for is on its way before anything is booked or judged.
+        What is waited for is on its way before anything is booked or judged.
         """
         touched: list[Peer[Context]] = []
         # Of these the selector knows nothing: what waits has been decrypted already.
@@ -287,7 +287,7 @@ class DrafterServer(Generic[Context]):
             self.unread.add(peer)
         if connection.error is not None:
             self._log.refused(peer.name, peer.host, connection.error)
-        elif connection.roster is not None and self._admission.half_open(peer):
+        elif connection.table is not None and self._admission.half_open(peer):
             self._agree(peer)
 
     def _book(self, peer: Peer[Context], now: float) -> None:
@@ -344,7 +344,7 @@ class DrafterServer(Generic[Context]):
             self.unread.discard(peer)
             self._admission.forget(peer)
             self._watch(peer, 0)
-            if peer.connection.roster is not None and not told:
+            if peer.connection.table is not None and not told:
                 error = peer.connection.error
                 self._log.closed(peer.name, "it left" if error is None else str(error))
             self.program.disconnect(peer.connection)

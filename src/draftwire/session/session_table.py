@@ -115,7 +115,7 @@ class SessionTable:
         return [] if session is None else session.decline(task, status)
 
     def wanted(self, task: DraftTask) -> bool:
-        """Say whether somebody still waits for a task."""
+        """Say whether a task is still waited for."""
         session = self._sessions.get(task.session)
         return session is not None and session.wants(task)
 
