@@ -39,8 +39,8 @@ from draftwire.wire.messages import (
     Step,
 )
 from draftwire.wire.registry import Layout, Outcome, Status, WireVersion
+from testing.harness.clock import Clock
 from testing.harness.joined import held_by
-from testing.harness.paths import Clock
 from testing.toys.models import ToyContext, ToyDrafter, ToyTarget, mixed
 
 V: Final = 9

@@ -29,7 +29,9 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import Cancel, ProposalPolicy
 from draftwire.wire.registry import Layout, MessageType, Outcome
-from testing.harness.paths import Clock, MemoryChannel, MemoryPair
+from testing.harness.clock import Clock
+from testing.harness.memory import MemoryPair
+from testing.harness.paths import MemoryChannel
 from testing.harness.servers import serving
 from testing.harness.verifiers import HandVerifier
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
@@ -266,7 +268,7 @@ def test_t38_ten_thousand_aborted_sessions_leave_nothing_at_the_drafter() -> Non
 
 def test_t38_ten_thousand_requests_of_a_drafter_that_never_answers() -> None:
     """Each costs one lost round; nothing is kept of it once it is closed."""
-    clock = Clock(1e-4)
+    clock = Clock(tick=1e-4)
 
     class Silent(MemoryChannel):
         """Answers HELLO and then nothing."""

@@ -19,7 +19,7 @@ from draftwire.session.verifier_session import VerifierSession
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import Cancel, Complete, Message, ProposalPolicy, Reply
 from draftwire.wire.registry import Layout, Outcome, Status
-from testing.harness.paths import Clock
+from testing.harness.clock import Clock
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 2048

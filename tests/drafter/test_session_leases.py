@@ -17,8 +17,10 @@ from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.miss import Miss
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome, Status
+from testing.harness.clock import Clock
 from testing.harness.joined import SPARSE, Joined, agreement, error_of, unpacked
-from testing.harness.paths import Clock, MemoryChannel, MemoryPair
+from testing.harness.memory import MemoryPair
+from testing.harness.paths import MemoryChannel
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11

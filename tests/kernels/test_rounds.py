@@ -424,6 +424,27 @@ def test_bytes_to_the_host_are_few_numbers_a_row(kernels):
     assert kernels.transfer.bytes_to_host - before <= 32 * len(scores) + 8 * len(rounds)
 
 
+@every
+def test_a_call_without_rounds_has_no_verdicts(kernels):
+    for rows in (0, 2):
+        assert kernels.verify(torch.zeros(rows, 5), []) == []
+
+
+@every
+def test_scores_that_record_gradients_or_lie_by_column_are_judged_and_quantised(kernels):
+    scores, rounds = rounds_of(9, 33, 10)
+    by_column = np.asfortranarray(scores)
+    same = [torch.from_numpy(scores).requires_grad_(), torch.from_numpy(by_column), by_column]
+    plain = torch.from_numpy(scores)
+    counts = [row.exact() for row in kernels.host_rows(kernels.quantise(plain, policy())[0])]
+    verdicts = kernels.verify(plain, rounds)
+    for given in same:
+        q, status = kernels.quantise(given, policy())
+        assert not np.asarray(status).any()
+        assert [row.exact() for row in kernels.host_rows(q)] == counts
+        assert kernels.verify(given, rounds) == verdicts
+
+
 @pytest.mark.parametrize("shape", [(3,), (2, 2, 2)])
 def test_what_is_no_batch_of_rows_is_refused(shape):
     for kernels in EVERY:

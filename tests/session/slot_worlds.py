@@ -3,7 +3,8 @@
 A world is a few ``VerifierSession`` of one group over ``ReplySlots``, with all that a caller, a
 network, a watchdog and a connection may do next. Beside each session stands what it must come to,
 written down once more and from outside (:class:`Request`). After every step the two are compared,
-the slots are held against who ought to own them, and free memory is poisoned.
+the slots are held against who ought to own them, and free memory is poisoned. There is no drafter
+in it: a joined pair could not say any of its answers at any time, nor be copied.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ from draftwire.wire.registry import (
     Status,
     WireVersion,
 )
+from testing.harness.clock import Clock
 from testing.harness.memory import Fault, Faults, MemoryPair
-from testing.harness.paths import Clock, MemoryChannel, drafting
+from testing.harness.paths import MemoryChannel, drafting
 from testing.harness.servers import serving
 from testing.toys.models import ToyContext, ToyDrafter, ToyRequest, ToyTarget, constant, mixed
 
