@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Final, Self, TypeAlias, Unpack
+from typing import Any, Final, Self, TypeAlias
 
 from draftwire.errors import TransportError
 from draftwire.kernels.shards.shard import Shard
@@ -23,7 +22,7 @@ from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.channel import Channel
 from draftwire.transport.queue import size_of
 from draftwire.verifier.breaker import Breaker
-from draftwire.verifier.config import VerifierConfig, VerifierOptions
+from draftwire.verifier.config import VerifierConfig, configured
 from draftwire.verifier.connection import Connection, ConnectionEvent, Lost
 from draftwire.verifier.counters import ClientCounters
 from draftwire.verifier.deadlines import Deadline
@@ -66,10 +65,10 @@ class DraftClient:
         entropy: Callable[[int], bytes] = os.urandom,
         breaker: Breaker | None = None,
         name: str = "the drafter",
-        **options: Unpack[VerifierOptions],
+        **options: Any,
     ) -> None:
         """Compile the arithmetic; nothing is opened yet."""
-        self.config = replace(config or VerifierConfig(), **options)
+        self.config = configured(config, **options)
         self.clock = clock
         self.breaker = breaker
         self.totals = Totals()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TypedDict
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 from draftwire.errors import ConfigurationError
 from draftwire.session.slot_buffers import SlotPlan
@@ -66,18 +66,14 @@ class VerifierConfig:
         )
 
 
-class VerifierOptions(TypedDict, total=False):
-    """The fields of :class:`VerifierConfig` as keyword arguments."""
+_FIELDS: Final = frozenset(each.name for each in fields(VerifierConfig))
 
-    version: WireVersion
-    deadline: float | None
-    connect_timeout: float
-    audit: bool
-    max_sessions: int
-    max_depth: int
-    max_support: int
-    draft_identity: bytes
-    adaptation: Adaptation
-    shard_count: int
-    key: bytes
-    slots: SlotPlan | None
+
+def configured(config: VerifierConfig | None, **options: Any) -> VerifierConfig:
+    """Return a config with fields replaced; None = the defaults. Raises ConfigurationError."""
+    unknown = sorted(options.keys() - _FIELDS)
+    if unknown:
+        raise ConfigurationError(
+            f"a verifier has no option {', '.join(unknown)}: they are {', '.join(sorted(_FIELDS))}"
+        )
+    return replace(config or VerifierConfig(), **options)

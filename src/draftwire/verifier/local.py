@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Final, Protocol, Unpack
+from typing import Any, Final, Protocol
 
 from draftwire.errors import TransportError
 from draftwire.transport.channel import Channel, Part
 from draftwire.transport.queue import OutQueue, size_of
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.config import VerifierConfig, VerifierOptions
+from draftwire.verifier.config import VerifierConfig, configured
 from draftwire.verifier.engine import TargetEngine
 
 _NO_DEADLINE: Final = 1e9
@@ -104,9 +103,9 @@ class LocalDrafter(DraftClient):
         through: Callable[[Channel], Channel] = lambda channel: channel,
         clock: Callable[[], float] = time.monotonic,
         breaker: Breaker | None = None,
-        **options: Unpack[VerifierOptions],
+        **options: Any,
     ) -> None:
-        config = replace(config or _PATIENT, **options)
+        config = configured(config or _PATIENT, **options)
         super().__init__(
             lambda until: through(ProgramChannel(program)),
             config.hello(target),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any
 
 from draftwire.kernels.shards.shard import Shard
 from draftwire.session.proposal import Dropped, Proposal
 from draftwire.transport.security import Security
 from draftwire.transport.tcp import Address
-from draftwire.verifier.config import VerifierConfig, VerifierOptions
+from draftwire.verifier.config import VerifierConfig, configured
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.request import ClientRequest
 from draftwire.wire.identity import ModelIdentity
@@ -35,9 +35,9 @@ class RankClient(RemoteDrafter):
         config: VerifierConfig | None = None,
         *,
         security: Security | None = None,
-        **options: Unpack[VerifierOptions],
+        **options: Any,
     ) -> None:
-        config = replace(config or VerifierConfig(), **options)
+        config = configured(config, **options)
         if shard is not None:
             config = replace(config, audit=False, shard_count=shard.size)
         super().__init__(address, target, config, security=security)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Unpack
+from typing import Any
 
 from draftwire.transport.channel import Channel
 from draftwire.transport.keys import PresharedKey
@@ -13,7 +13,7 @@ from draftwire.transport.tcp import Address, TcpChannel
 from draftwire.transport.tls import Tls, TlsFiles
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.config import VerifierConfig, VerifierOptions
+from draftwire.verifier.config import VerifierConfig, configured
 from draftwire.wire.identity import ModelIdentity
 
 
@@ -37,10 +37,10 @@ class RemoteDrafter(DraftClient):
         *,
         security: Security | None = None,
         breaker: Breaker | None = None,
-        **options: Unpack[VerifierOptions],
+        **options: Any,
     ) -> None:
         self.address = Address.parse(address) if isinstance(address, str) else Address(*address)
-        config = replace(config or VerifierConfig(), **options)
+        config = configured(config, **options)
         if isinstance(security, PresharedKey):
             config = replace(config, key=security.secret)
         super().__init__(
