@@ -18,7 +18,6 @@ from draftwire.session.frame_mac import Sealer
 from draftwire.session.handshake import Handshake
 from draftwire.session.link_states import LinkInput, LinkState, advance
 from draftwire.session.proposal import Parts, Received
-from draftwire.telemetry.histogram import zeros
 from draftwire.wire import agreement, codec
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.fields import FIELD_NAMES
@@ -92,8 +91,8 @@ class Link:
         self.agreed: Agreed | None = None
         self.theirs: Hello | None = None
         self.heard_at = now
-        self.sent = zeros(MessageType)
-        self.received = zeros(MessageType)
+        self.sent = dict.fromkeys(MessageType, 0)
+        self.received = dict.fromkeys(MessageType, 0)
         self.frames = 0
         self._mine = mine
         self._version = agreement.version_of(mine.layouts)
