@@ -105,8 +105,9 @@ class DrafterProgram(Generic[Context]):
         self._unbooked: list[_Batch[Connection[Context]]] = []
 
     def warm_up(self) -> None:
-        """Compile the arithmetic, or load it from its cache, so that no round pays for it.
+        """Compile the CPU's arithmetic, or load it from its cache, so that no round pays for it.
 
+        Kernels of a GPU compile with their first proposals, which may miss their deadlines by it.
         Says in the log which checkpoint this is, and what memory answers may come to hold.
         """
         prepare()

@@ -1,4 +1,7 @@
-"""Compile every loop that a round runs, on either side, before any deadline is running."""
+"""Compile the loops of the CPU that a round runs, on either side, before any deadline is running.
+
+Kernels of a GPU compile in the first calls of each shape, within that round's deadline.
+"""
 
 from __future__ import annotations
 
