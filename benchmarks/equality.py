@@ -1,4 +1,4 @@
-"""Rows of real vocabularies on every device class and over shards, each held against the CPU to the bit.
+"""Rows of real vocabularies on every device class and over shards, to the bit those of the CPU.
 
     python -m benchmarks.equality [--rows 200] [--vocab 129280 ...] [--only NAME] [--out FOLDER]
 
@@ -30,7 +30,7 @@ if not torch.cuda.is_available():
 
 from draftwire.exact.words import KeyedWords, RequestKey
 from draftwire.kernels.cpu.verify_loops import target_weights
-from draftwire.kernels.protocol import NO_TOKEN, UNDECIDED, Kernels, Verdict
+from draftwire.kernels.protocol import UNDECIDED, Kernels, Verdict
 from draftwire.kernels.protocol import Round as Judged
 from draftwire.kernels.registry import kernels_for
 from draftwire.kernels.rows import QRow
@@ -221,11 +221,7 @@ def _over(number: int) -> Way:
             sources = [KeyedWords(each.request)] if shard.leads else None
             return shards_verify.verify(Rounds(shard, rows, tokens, q), [PLACE], sources)
 
-        found = emulate([rank(shard) for shard in even_shards(vocab, number)])[0]
-        accepted, token, status = (
-            int(of[0]) for of in (found.accepted, found.tokens, found.status)
-        )
-        return Verdict(accepted, None if token == NO_TOKEN else token, status)
+        return emulate([rank(shard) for shard in even_shards(vocab, number)])[0].verdict(0)
 
     return Way(count, judge)
 
