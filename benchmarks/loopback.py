@@ -4,7 +4,10 @@ A round is a STEP there, REPLY and COMPLETE back (sparse 32, K = 5): words, draw
 audit, and the commit that rides in the next STEP. The drafter is the real program in a process of
 its own, with prepared rows of q. Its peer carries the same values as msgspec messages between a
 DEALER and a ROUTER in another process, and does nothing with them. A bare TCP echo of the same
-bytes is there as context. All of them take turns and wait in the kernel; none spins.
+bytes is there as context. All of them wait in the kernel; none spins.
+
+Each is measured in blocks, in its steady state, which the goals are of, and in turns, where every
+round finds caches that others have used: nearer to a round between two passes of a model.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import Goal, Result, alternate, medians, ratio
+from benchmarks.common import Goal, Result, alternate, in_blocks, medians, ratio
 from benchmarks.plain_messages import PlainRounds, answer_rounds
 from benchmarks.prepared_rows import PreparedContext, PreparedEngine, PreparedProposals
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
@@ -121,17 +124,17 @@ def run(quick: bool) -> Result:
             PLAIN: plain_rounds,
             ECHO: Echo(echo),
         }
-        times = alternate(ways, repeats, warm_up=50)
-    result.figures["microseconds, p50, in turns"] = medians(times)
+        turns = alternate(ways, repeats, warm_up=50)
+        blocks = in_blocks(ways, repeats)
+    for name, times in (("in blocks", blocks), ("in turns", turns)):
+        result.figures[f"microseconds, p50, {name}"] = medians(times)
+        result.figures[f"round / msgspec over pyzmq, {name}"] = round(ratio(times, ROUND, PLAIN), 2)
     result.figures["microseconds, p99, in turns"] = {
-        name: round(float(np.percentile(each, 99)) * 1e6, 1) for name, each in times.items()
+        name: round(float(np.percentile(each, 99)) * 1e6, 1) for name, each in turns.items()
     }
-    result.figures["round / msgspec over pyzmq, median of the turns"] = round(
-        ratio(times, ROUND, PLAIN), 2
-    )
-    seconds = float(np.median(times[ROUND]))
+    seconds = float(np.median(blocks[ROUND]))
     result.goals = [
-        Goal("loopback round, p50, milliseconds", seconds * 1e3, LIMIT_SECONDS * 1e3),
+        Goal("loopback round, p50 in blocks, milliseconds", seconds * 1e3, LIMIT_SECONDS * 1e3),
         Goal(
             f"loopback round / a target pass of {TARGET_PASS_SECONDS * 1e3:.0f} ms",
             seconds / TARGET_PASS_SECONDS,

@@ -24,7 +24,7 @@ from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import WireVersion
 from testing.faults.play import play
 from testing.faults.requests import PROMPTS, Open, Size, tiny_request
-from testing.faults.scene import Admission, Aimed, Moment, Scene, Strike, Told
+from testing.faults.scene import Aimed, Moment, Places, Scene, Strike, Told
 from testing.toys.enumeration import WordTree
 
 Text = tuple[int, ...]
@@ -76,7 +76,7 @@ class Enumerated:
 def shape(told: Told) -> tuple[str, ...]:
     """Return how a run ended, as far as a text of another length can end so too.
 
-    Rounds in which nobody was there to be asked are not counted (their number follows from the
+    Rounds without a drafter to ask are not counted (their number follows from the
     length and from time), nor, where drafting does not go on, any round that was not asked.
     """
     free = {MissReason.NO_CONNECTION.value}
@@ -199,7 +199,7 @@ def _places(case: Case) -> tuple[Open, int]:
     return {1: opened}, max(opened) + 1
 
 
-def _places_of(case: Case, open_: Open) -> Admission:
+def _places_of(case: Case, open_: Open) -> Places:
     """Where requests that are asked together are struck, and drafted again."""
     blind = replace(case, wanted=None)
     words = _Words(open_) if open_ else None
@@ -242,7 +242,7 @@ class _Words:
         return _View(self, seed)
 
     def of_proposals(self, key: int) -> WordSource:
-        """The words of proposals under a key; one of nobody's here has one word an address."""
+        """The words of proposals under a key; an unknown key has one word an address."""
         return _View(self, self._proposals.get(key, 0))
 
     def at(self, address: Address, seed: int) -> Iterator[int]:

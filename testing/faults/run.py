@@ -19,7 +19,7 @@ from typing import Final
 
 from draftwire.rows.prepare import prepare
 from draftwire.wire.registry import WireVersion
-from testing.faults import matrix, processes, real, stall, strangers
+from testing.faults import matrix, processes, real, stall, unauthenticated
 from testing.faults.matrix import EXPECTED, FAULTS, Cell
 from testing.faults.real import Ran
 from testing.faults.scene import Moment
@@ -88,7 +88,7 @@ def inapplicable(cells: Sequence[Cell]) -> Iterator[str]:
 def run_real() -> Iterator[Ran]:
     """Run and print what needs real processes."""
     print("real processes and sockets, greedy text: as the target alone makes it")
-    for fault in (*real.FAULTS, *strangers.FAULTS):
+    for fault in (*real.FAULTS, *unauthenticated.FAULTS):
         ran = fault()
         print(ran.line(), flush=True)
         yield ran

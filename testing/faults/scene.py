@@ -84,7 +84,7 @@ WordsOf = Callable[[int], WordSource]
 BETWEEN: Final = frozenset(Moment) - frozenset(UNDER_WAY)
 
 
-Admission = dict[int, tuple[int, int | None]]
+Places = dict[int, tuple[int, int | None]]
 """By seed, the tokens that a text had when it was struck, and when it was drafted again."""
 
 
@@ -126,7 +126,7 @@ class Told:
     resumed_at: int = 0  # and that its text had when it was first drafted again
     jumped: float = 0.0  # seconds that the clock was set ahead
     apart: list[Counter[str]] = field(default_factory=list)  # misses of each that runs together
-    places: Admission = field(default_factory=dict)
+    places: Places = field(default_factory=dict)
 
 
 @dataclass

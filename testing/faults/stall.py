@@ -6,7 +6,7 @@ to its end without a proposal; a round before it that nothing hits shows what it
 round that was through before the blow came has not been hit: it is counted, and another one is hit.
 
 These are seconds of a real clock, and a busy machine makes any wait late. So witnesses, processes
-of their own, wait beside every round, from the same moment on and as long, on sockets that nobody
+of their own, wait beside every round, from the same moment on and as long, on sockets without
 writes to, and then compute for a millisecond, as a round does that is given up. What they say
 decides which rounds count, never what the rounds took: where one of them is late by more than a
 tenth itself the machine has spoiled the measurement, which is said and made again. Where a round is

@@ -1,7 +1,10 @@
 """A drafter's machine, a line to it and time, all of them made up: nothing waits, all is repeated.
 
 The client, the link, the session, the program and the arithmetic are the real ones. Seconds pass
-when somebody waits for them. Every frame passes :attr:`World.passing`, which may do anything to it.
+when a call waits for them. Every frame passes :attr:`World.passing`, which may do anything to it.
+
+A line is no :class:`testing.harness.memory.MemoryPair`: it carries whole frames, so that a fault
+hits the frame of a moment, and its drafter can restart, freeze, leave or die under it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from draftwire.exact.words import ProposalWords
 from draftwire.transport.channel import Part
 from draftwire.wire.registry import MessageType
 from testing.faults.frames import kind_of, size_of
+from testing.harness.clock import Clock
 from testing.toys.models import ToyDrafter
 
 LATENCY: Final = 0.001
@@ -41,24 +45,12 @@ class HangError(Exception):
     """Something waits without an end."""
 
 
-class Clock:
-    """Seconds that pass when somebody waits."""
-
-    def __init__(self) -> None:
-        """Begin at some time."""
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
-
-
 @dataclass
 class Line:
     """One connection, both ways. Bytes keep their order: what is late delays what follows.
 
-    ended: no more is sent, what is under way still arrives. dead: all that is sent vanishes, and
-    nobody is told. stuck: the drafter takes no more bytes. frozen: until when nothing moves there.
+    ended: no more is sent, what is under way still arrives. dead: all that is sent vanishes without
+    a sign. stuck: the drafter takes no more bytes. frozen: until when nothing moves there.
     """
 
     connection: Any

@@ -1,4 +1,8 @@
-"""Both roles without a socket: a drafter program and a verifier's session, fed in any split."""
+"""Both roles without a socket: a drafter program and a verifier's session, fed in any split.
+
+Unlike the harness, each side runs alone against recorded bytes, and with a table for a model: what
+it did has to be comparable between splits.
+"""
 
 from __future__ import annotations
 

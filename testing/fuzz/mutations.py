@@ -214,12 +214,12 @@ def mutated_piece(random: Random, piece: Piece) -> Piece:
 
 # Several frames ----------------------------------------------------------------------------------
 
-BatchScheduler = list[list[Piece]]
+Turns = list[list[Piece]]
 
 
 def mutated_turns(
     random: Random, turns: Sequence[Sequence[Piece]], foreign: Sequence[Piece]
-) -> BatchScheduler:
+) -> Turns:
     """A conversation after one to three changes of its frames, their order or their turns."""
     result = [list(turn) for turn in turns]
     for _ in range(random.choice((1, 1, 1, 2, 3))):
@@ -232,7 +232,7 @@ def mutated_turns(
     return result
 
 
-def change_one(random: Random, turns: BatchScheduler) -> None:
+def change_one(random: Random, turns: Turns) -> None:
     """Change one frame; a COMPLETE behind a changed REPLY mostly speaks of the changed one."""
     turn, index = place(random, turns)
     if index >= len(turn):
@@ -245,7 +245,7 @@ def change_one(random: Random, turns: BatchScheduler) -> None:
             turn[index + 1] = with_payload(follows, put(follows.payload, COMPLETE_SIZES_AT, sizes))
 
 
-def place(random: Random, turns: BatchScheduler) -> tuple[list[Piece], int]:
+def place(random: Random, turns: Turns) -> tuple[list[Piece], int]:
     """A turn that has frames, and one of them; an empty turn and 0 if nothing is left."""
     full = [turn for turn in turns if turn]
     if not full:
@@ -254,13 +254,13 @@ def place(random: Random, turns: BatchScheduler) -> tuple[list[Piece], int]:
     return turn, random.randrange(len(turn))
 
 
-def leave_out(random: Random, turns: BatchScheduler, foreign: Sequence[Piece]) -> None:
+def leave_out(random: Random, turns: Turns, foreign: Sequence[Piece]) -> None:
     """One frame is missing."""
     turn, index = place(random, turns)
     del turn[index : index + 1]
 
 
-def repeat(random: Random, turns: BatchScheduler, foreign: Sequence[Piece]) -> None:
+def repeat(random: Random, turns: Turns, foreign: Sequence[Piece]) -> None:
     """One frame comes again, at once or later."""
     turn, index = place(random, turns)
     if index < len(turn):
@@ -269,21 +269,21 @@ def repeat(random: Random, turns: BatchScheduler, foreign: Sequence[Piece]) -> N
         )
 
 
-def swap(random: Random, turns: BatchScheduler, foreign: Sequence[Piece]) -> None:
+def swap(random: Random, turns: Turns, foreign: Sequence[Piece]) -> None:
     """Two frames change places."""
     (one, i), (other, j) = place(random, turns), place(random, turns)
     if i < len(one) and j < len(other):
         one[i], other[j] = other[j], one[i]
 
 
-def insert(random: Random, turns: BatchScheduler, foreign: Sequence[Piece]) -> None:
+def insert(random: Random, turns: Turns, foreign: Sequence[Piece]) -> None:
     """A frame of another conversation comes in between, changed or not."""
     turn, index = place(random, turns)
     piece = random.choice(foreign)
     turn.insert(index, mutated_piece(random, piece) if random.random() < 0.5 else piece)
 
 
-def splice(random: Random, turns: BatchScheduler, foreign: Sequence[Piece]) -> None:
+def splice(random: Random, turns: Turns, foreign: Sequence[Piece]) -> None:
     """A payload goes on as another's does."""
     turn, index = place(random, turns)
     if index < len(turn):
@@ -292,7 +292,7 @@ def splice(random: Random, turns: BatchScheduler, foreign: Sequence[Piece]) -> N
         turn[index] = with_payload(turn[index], ours[:at] + other[at:])
 
 
-def swap_turns(random: Random, turns: BatchScheduler, foreign: Sequence[Piece]) -> None:
+def swap_turns(random: Random, turns: Turns, foreign: Sequence[Piece]) -> None:
     """Two turns change places."""
     i, j = random.randrange(len(turns)), random.randrange(len(turns))
     turns[i], turns[j] = turns[j], turns[i]

@@ -178,25 +178,25 @@ class Joined:
         self.asking = VerifierSession(session, 0, PROMPT, KEY, self.agreed)
         self.drafter = HashDrafter()
         self.max_context = max_context
-        self.roster = SessionTable(self.agreed, max_context=max_context)
+        self.table = SessionTable(self.agreed, max_context=max_context)
         self.policy = IDS_ONLY if self.agreed.layouts == LayoutSet.IDS_ONLY else SPARSE
 
     def to_drafter(self, message: Message, *, as_bytes: bool = True) -> Actions:
         """Deliver a message; without bytes, so that the codec does not refuse it first."""
         if not as_bytes:
-            return self.roster.receive(message)
+            return self.table.receive(message)
         kind = codec.message_type(message)
         payload = b"".join(bytes(part) for part in codec.encode(message))
         version = self.agreed.version
-        return self.roster.receive(codec.decode(kind, version, memoryview(payload), self.agreed))
+        return self.table.receive(codec.decode(kind, version, memoryview(payload), self.agreed))
 
     def answer(self, message: Message, *, as_bytes: bool = True) -> list[Received]:
         """Deliver a message, do what it asks for, and return what comes back."""
-        todo = self.to_drafter(message, as_bytes=as_bytes)
-        parts = todo.parts
-        if todo.task is not None:
-            drawn = self.drafter.draft(todo.task, self.roster[todo.task.session].tokens)
-            parts = self.roster.reply(todo.task, drawn)
+        actions = self.to_drafter(message, as_bytes=as_bytes)
+        parts = actions.parts
+        if actions.task is not None:
+            drawn = self.drafter.draft(actions.task, self.table[actions.task.session].tokens)
+            parts = self.table.reply(actions.task, drawn)
         return list(unpacked(parts, self.agreed))
 
     def ask(self, policy: ProposalPolicy | None = None) -> list[Received]:
@@ -224,7 +224,7 @@ class Joined:
         for ours, (token, theirs) in zip(proposal.rows, drawn, strict=True):
             assert ours.exact() == theirs.exact()
             assert ours.of(token) > 0
-        session = self.roster[self.asking.session]
+        session = self.table[self.asking.session]
         assert session.tokens == self.asking.tokens
         assert session.prefix_digest == self.asking.prefix_digest
 
@@ -248,7 +248,7 @@ class Joined:
         message = self.asking.commit_message()
         assert message is not None
         assert self.answer(message) == []
-        session = self.roster[self.asking.session]
+        session = self.table[self.asking.session]
         assert session.tokens == self.asking.tokens
         assert session.prefix_digest == self.asking.prefix_digest
 

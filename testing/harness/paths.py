@@ -16,23 +16,12 @@ from draftwire.verifier.client import DraftClient
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.registry import WireVersion
+from testing.harness.clock import Clock
 from testing.harness.memory import MemoryPair
 from testing.harness.servers import serving
 from testing.toys.models import ToyDrafter, ToyTarget
 
 PATHS = ("colocated", "memory", "tcp")
-
-
-class Clock:
-    """Seconds that pass when somebody waits, and ``tick`` of them whenever somebody looks."""
-
-    def __init__(self, tick: float = 0.0) -> None:
-        self.now = 1000.0
-        self.tick = tick
-
-    def __call__(self) -> float:
-        self.now += self.tick
-        return self.now
 
 
 @dataclass

@@ -19,7 +19,7 @@ Outcome = TypeVar("Outcome", bound=Hashable)
 class WordTree:
     """A WordSource that branches: a depth-first walk over all words, one leaf a run.
 
-    The same address gives the same word within a run, whoever asks. With edges on the grid the
+    The same address gives the same word within a run, on either side. With edges on the grid the
     first word decides; the ones after it, which fast paths read ahead, are the middle of the range.
     middle: a cell's word is its middle, for edges that are on the grid up to rounding.
     """

@@ -16,7 +16,7 @@ from tests.cli.conftest import Cli
 VECTORS = Path(__file__).parents[2] / "spec" / "vectors"
 FILES = sorted(VECTORS.glob("*.jsonl"))
 # Codes that no bytes of one stream or conversation lead to: they need a fault inside a peer, a
-# slot of another size than was agreed, a session that nobody speaks of.
+# slot of another size than was agreed, a session that is not open.
 UNREACHABLE = {"UNKNOWN_SESSION", "INTERNAL", "SHUTTING_DOWN", "REFUSED_ARITHMETIC"}
 # Found by a verifier in a whole reply; transcripts show them as a dropped proposal.
 IN_TRANSCRIPTS = {

@@ -94,7 +94,7 @@ def test_one_checkpoint_of_the_drafter_is_taken_and_another_is_refused(
 
     drafter, target = (checkpoint_identity(each).hex() for each in (pair.drafter, pair.target))
     begin = ("generate", "--target", str(pair.target), "--prompt", "w3", "--threads", "1")
-    begin += ("--max-tokens", "8", "--json", "--drafter")
+    begin += ("--max-tokens", "8", "--json", "--deadline-ms", "60000", "--drafter")
     with serving() as address:
         found = json.loads(doctor(cli, pair, address, "--draft-identity", drafter, "--json").out)
         (checkpoints,) = [each for each in found["checks"] if each["check"] == "checkpoints"]
@@ -109,7 +109,7 @@ def test_one_checkpoint_of_the_drafter_is_taken_and_another_is_refused(
         for wrong in ("ab", "x" * 64, drafter + "00"):
             ran = cli(*begin, address, "--draft-identity", wrong)
             assert ran.code == ExitCode.USAGE and "64 hexadecimal digits" in ran.err
-    idle = cli(*begin[:-1], "--draft-identity", drafter)
+    idle = cli(*begin[:-3], "--draft-identity", drafter)
     assert idle.code == ExitCode.USAGE and "--drafter" in idle.err
 
 

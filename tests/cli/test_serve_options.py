@@ -73,7 +73,7 @@ def test_the_limits_that_were_named_are_those_that_hold() -> None:
 
 
 def test_a_short_lease_alone_is_enough() -> None:
-    """The silence that yields follows it, where nobody has named one."""
+    """The eviction time follows it, unless it is given."""
     command = click.Command("limits", params=[click.Option(["--max-depth"], type=int, default=8)])
     limit_options(command)
     limits = take_limits(command.make_context("limits", ["--lease-seconds", "5"]).params)

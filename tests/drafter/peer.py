@@ -1,4 +1,8 @@
-"""A verifier by hand, against a drafter program without a socket."""
+"""A verifier by hand, against a drafter program without a socket or channel.
+
+Unlike ``HandVerifier`` it has many requests open at once and never waits: the test decides when the
+program drafts.
+"""
 
 from __future__ import annotations
 

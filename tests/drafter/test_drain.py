@@ -1,4 +1,4 @@
-"""Going away: no session begins, open ones finish, and then everybody is told; and the counters."""
+"""Going away: no session begins, open ones finish, then every verifier hears of it; counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from draftwire.drafter.counters import TurnedAway
+from draftwire.drafter.counters import Rejection
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ProtocolErrorCode
@@ -83,7 +83,7 @@ def test_a_drain_that_takes_too_long_ends_and_the_text_goes_on() -> None:
         misses = running.report.misses
         assert misses[DropReason.DECLINED_SHUTTING_DOWN] == 1
         assert misses[MissReason.NO_CONNECTION] > 1
-        assert drafter.counters.told[ProtocolErrorCode.SHUTTING_DOWN] == 1
+        assert drafter.counters.remote_errors[ProtocolErrorCode.SHUTTING_DOWN] == 1
         assert drafter.counters.lost == 1
 
 
@@ -157,18 +157,18 @@ def test_both_sides_count_the_same() -> None:
     assert theirs.ended == 1
 
 
-def test_what_a_stranger_costs_is_counted() -> None:
+def test_what_an_unauthenticated_peer_costs_is_counted() -> None:
     config = DrafterConfig(max_connections=1, peer=PeerLimits(max_half_open=1))
-    with served(config) as server, socket.create_connection(server.address) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
-        while stranger.recv(4096):
+    with served(config) as server, socket.create_connection(server.address) as peer:
+        peer.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+        while peer.recv(4096):
             continue
         with socket.create_connection(server.address), socket.create_connection(server.address):
             counters, deadline = server.program.counters, time.monotonic() + 5
-            while not counters.turned_away[TurnedAway.CROWDED_OUT]:
+            while not counters.rejected[Rejection.EVICTED]:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-        assert sum(counters.found.values()) == 1
+        assert sum(counters.local_errors.values()) == 1
 
 
 def test_the_log_tells_of_connections_and_drains_and_never_of_text(

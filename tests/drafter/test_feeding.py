@@ -46,7 +46,7 @@ def test_a_long_prefix_is_fed_in_pieces_and_others_are_drawn_for_between() -> No
     peer.ask(1, DENSE)
     expected = drafted(whole, peer, 1)
     rows = [row.counts.tobytes() for row in expected.rows]
-    assert whole.counters.pieces == 0
+    assert whole.counters.prefill_chunks == 0
 
     engine = ToyDrafter(mixed(V, 2), V)
     program = program_of(engine)
@@ -65,7 +65,7 @@ def test_a_long_prefix_is_fed_in_pieces_and_others_are_drawn_for_between() -> No
         drafts = tokens_of(neighbour.results[1][-1])
         neighbour.sessions[1].commit(1, Outcome.CORRECTION, (drafts[1] + 1) % V)
     assert batches == 6
-    assert program.counters.pieces == 5
+    assert program.counters.prefill_chunks == 5
     result = drafted(program, peer, 1)
     assert result.tokens == expected.tokens
     assert [row.counts.tobytes() for row in result.rows] == rows

@@ -39,8 +39,8 @@ from draftwire.wire.messages import (
     Step,
 )
 from draftwire.wire.registry import Layout, Outcome, Status, WireVersion
+from testing.harness.clock import Clock
 from testing.harness.joined import held_by
-from testing.harness.paths import Clock
 from testing.toys.models import ToyContext, ToyDrafter, ToyTarget, mixed
 
 V: Final = 9
@@ -126,8 +126,8 @@ def numbers_of(counters: DrafterCounters) -> list[object]:
 
 
 def connection_of(connection: Connection[ToyContext]) -> tuple[Any, ...]:
-    roster, link = connection.roster, connection._link
-    assert roster is not None
+    table, link = connection.table, connection._link
+    assert table is not None
     return (
         connection.closing,
         connection.error and connection.error.code,
@@ -139,15 +139,15 @@ def connection_of(connection: Connection[ToyContext]) -> tuple[Any, ...]:
         dict(connection._ends),
         {session: context.tokens for session, context in connection.contexts.items()},
         dict(connection.answers._of),
-        list(roster._asked.items()),
-        dict(roster._slots),
-        list(roster._ended.items()),
-        list(roster._lapsed.items()),
+        list(table._asked.items()),
+        dict(table._slots),
+        list(table._ended.items()),
+        list(table._lapsed.items()),
         link.state,
         dict(link.received),
         dict(link.sent),
         link.frames,
-        [held_by(roster[session]) for session in SESSIONS if session in roster],
+        [held_by(table[session]) for session in SESSIONS if session in table],
     )
 
 
@@ -330,10 +330,10 @@ def history(name: str, seed: int, length: int) -> int:
                 world.connect(at)
             verifier.latest.clear()
         elif what < 0.45:
-            assert connection.roster is not None
+            assert connection.table is not None
             data = b""
             for session in chance.sample(SESSIONS, chance.randint(1, 2)):
-                held = connection.roster._sessions.get(session)
+                held = connection.table._sessions.get(session)
                 makes = verifier.step if chance.random() < 0.9 else verifier.other
                 data += makes(session, held)
             for piece in split(chance, data):
@@ -376,8 +376,8 @@ def test_a_program_that_drains_declines_what_it_has_no_context_for() -> None:
     feed(connection, framed(verifier._opening(1, 1)))
     world.program.draft()
     world.taken(0, 1 << 30)
-    assert connection.roster is not None
-    held = connection.roster[1]
+    assert connection.table is not None
+    held = connection.table[1]
     assert held.state is State.PROPOSED
     assert held._step is not None
     world.program.close_context(connection, 1)

@@ -29,7 +29,9 @@ from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import Cancel, ProposalPolicy
 from draftwire.wire.registry import Layout, MessageType, Outcome
-from testing.harness.paths import Clock, MemoryChannel, MemoryPair
+from testing.harness.clock import Clock
+from testing.harness.memory import MemoryPair
+from testing.harness.paths import MemoryChannel
 from testing.harness.servers import serving
 from testing.harness.verifiers import HandVerifier
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
@@ -103,7 +105,7 @@ def test_a_peer_that_is_silent_for_its_lease_loses_connection_and_sessions(
         mute.send(mute.session().ask(POLICY, 0.0, 1.0))
         until(lambda: program.open_sessions == 1)
         began = time.monotonic()
-        while program.counters.leases[LeaseEnd.EXPIRED] < 2:
+        while program.counters.ended_leases[LeaseEnd.EXPIRED] < 2:
             assert time.monotonic() - began < 30.0
             speaks.ping()
             time.sleep(0.05)
@@ -127,16 +129,18 @@ def test_the_longest_idle_one_makes_way_for_a_verifier_and_for_nobody_else() -> 
     ):
         first.connect()
         second.connect()
-        with pytest.raises(TransportError, match="HELLO"):  # nobody has been silent for long
+        with pytest.raises(TransportError, match="HELLO"):  # no holder has been silent for long
             third.connect()
         time.sleep(0.4)
         for _ in range(3):
             first.ping()  # keeps its lease, and no place
         with socket.create_connection(server.address), socket.create_connection(server.address):
             until(lambda: len(program.connections) == 4)
-            assert not any(program.counters.leases.values())  # strangers displace nobody
+            assert not any(
+                program.counters.ended_leases.values()
+            )  # unauthenticated peers evict no holder
             third.connect()
-            assert program.counters.leases[LeaseEnd.EVICTED] == 1
+            assert program.counters.ended_leases[LeaseEnd.EVICTED] == 1
         assert second.ping() and second.counters.connections == 1
         assert third.ping()
         with pytest.raises(TransportError):
@@ -250,7 +254,7 @@ def test_t38_ten_thousand_aborted_sessions_leave_nothing_at_the_drafter() -> Non
             objects.append(alive())
     assert not engine.contexts and not program.open_sessions and not program.slots_in_use
     assert program.counters.withdrawn >= 9_500
-    assert connection.roster.ends_remembered <= 4  # type: ignore[union-attr]
+    assert connection.table.ends_remembered <= 4  # type: ignore[union-attr]
     assert max(objects) - min(objects) < 100
     for session in range(20_001, 20_101):  # without an end: no more than were agreed
         link.send(replace(asked, session=session, slot=session % 4))
@@ -264,7 +268,7 @@ def test_t38_ten_thousand_aborted_sessions_leave_nothing_at_the_drafter() -> Non
 
 def test_t38_ten_thousand_requests_of_a_drafter_that_never_answers() -> None:
     """Each costs one lost round; nothing is kept of it once it is closed."""
-    clock = Clock(1e-4)
+    clock = Clock(tick=1e-4)
 
     class Silent(MemoryChannel):
         """Answers HELLO and then nothing."""

@@ -19,7 +19,7 @@ from draftwire.session.verifier_session import VerifierSession
 from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.messages import Cancel, Complete, Message, ProposalPolicy, Reply
 from draftwire.wire.registry import Layout, Outcome, Status
-from testing.harness.paths import Clock
+from testing.harness.clock import Clock
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 2048
@@ -79,7 +79,7 @@ def really_held(program: DrafterProgram[object]) -> int:
     """Bytes of all answers that sessions keep or that wait to be sent, each object once."""
     found: dict[int, int] = {}
     for connection in program.connections:
-        sessions = () if connection.roster is None else connection.roster.sessions()
+        sessions = () if connection.table is None else connection.table.sessions()
         parts = [part for session in sessions for part in session.kept_answer]
         for part in (*parts, *connection.outgoing.head()):
             whole = part.obj if isinstance(part, memoryview) else part
@@ -180,7 +180,7 @@ def test_an_answer_kept_for_nobody_makes_way_in_time() -> None:
     program.draft()
     assert Reply in {type(message) for message in comes.read(1 << 30)}
     assert program.counters.short == 1
-    assert program.counters.lapsed[LeaseEnd.EVICTED] == 1
+    assert program.counters.ended_sessions[LeaseEnd.EVICTED] == 1
 
 
 @pytest.mark.parametrize("unread", [False, True])
@@ -200,13 +200,13 @@ def test_nobody_makes_way_where_that_is_not_enough(unread: bool) -> None:
     sessions = program.open_sessions
     comes.ask(0, DENSE)
     assert program.counters.short == 1
-    assert program.counters.lapsed[LeaseEnd.EVICTED] == 0
+    assert program.counters.ended_sessions[LeaseEnd.EVICTED] == 0
     assert program.open_sessions == sessions
     if unread:
         idle.read(1 << 30)  # from now on its end gives back what it holds
         comes.ask(0, DENSE)
         assert program.counters.short == 1
-        assert program.counters.lapsed[LeaseEnd.EVICTED] == 1
+        assert program.counters.ended_sessions[LeaseEnd.EVICTED] == 1
 
 
 def test_only_as_many_make_way_as_must() -> None:
@@ -223,7 +223,7 @@ def test_only_as_many_make_way_as_must() -> None:
     comes.ask(0, DENSE)
     comes.ask(1, DENSE)
     assert program.counters.short == 0
-    assert program.counters.lapsed[LeaseEnd.EVICTED] == 2
+    assert program.counters.ended_sessions[LeaseEnd.EVICTED] == 2
 
 
 def test_a_cancelled_session_holds_nothing_once_its_answer_has_left() -> None:

@@ -183,7 +183,7 @@ def test_a_verifier_of_long_prompts_leaves_its_neighbour_all_rounds() -> None:
         other = threading.Thread(target=long_prompts, args=(server.address, program, ended))
         other.start()
         try:
-            while not program.counters.pieces:
+            while not program.counters.prefill_chunks:
                 time.sleep(0.01)
             target = ToyTarget(mixed(V, 1), V)
             with RemoteDrafter(server.address, target, deadline=0.5) as drafter:
@@ -194,7 +194,7 @@ def test_a_verifier_of_long_prompts_leaves_its_neighbour_all_rounds() -> None:
         finally:
             ended.set()
             other.join(PATIENCE)
-    assert program.counters.pieces > 8
+    assert program.counters.prefill_chunks > 8
 
 
 Neighbour = Callable[[Address, DrafterProgram[ToyContext], threading.Event], None]
@@ -248,5 +248,5 @@ def test_eight_verifiers_of_eight_sessions_have_their_texts_beside_a_flood_and_n
     assert not engine.contexts
     assert counters.refused[ProtocolErrorCode.NO_SLOT] > 0
     assert counters.withdrawn > 0
-    assert sum(counters.found.values()) > 0
+    assert sum(counters.local_errors.values()) > 0
     assert max(engine.batches) <= 8

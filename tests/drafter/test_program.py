@@ -235,7 +235,7 @@ class Failing(ToyDrafter):
     def forward(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
         for context, tokens in batch:
             if (*context.tokens, *tokens)[0] == 0:
-                context.tokens.extend(tokens)  # left in a state that nobody knows
+                context.tokens.extend(tokens)  # left in an unknown state
                 raise RuntimeError("out of memory")
         return super().forward(batch)
 
@@ -254,7 +254,7 @@ def test_an_engine_that_fails_costs_the_culprits_proposal_alone() -> None:
     lost = peer.results[2][0]
     assert isinstance(lost, Dropped)
     assert lost.reason is DropReason.DECLINED_INTERNAL
-    # Whoever shared the batch goes on from a context that was made again.
+    # Others of the batch go on from a context that was made again.
     drafts = tokens_of(peer.results[1][0])
     peer.sessions[1].commit(1, Outcome.CORRECTION, (drafts[1] + 1) % V)
     peer.ask(1, DENSE)

@@ -175,7 +175,7 @@ def test_an_address_that_others_can_reach_is_not_listened_on_without_either(
     assert [address.host for address in ready] == ["0.0.0.0"] * 2
 
 
-# what a stranger costs
+# what an unauthenticated peer costs
 
 
 def test_who_does_not_agree_in_time_is_dropped(
@@ -204,20 +204,20 @@ def test_a_verifier_that_has_agreed_may_be_silent_for_longer() -> None:
         assert c.counters.connections == 1
 
 
-def test_half_open_connections_are_few_and_the_oldest_makes_way() -> None:
+def test_half_open_connections_are_few_and_the_oldest_is_evicted() -> None:
     limits = PeerLimits(max_half_open=3, handshake_seconds=30.0)
     with serving(KEY, peer=limits, max_connections=4) as server:
-        strangers = [socket.create_connection(server.address) for _ in range(12)]
-        for stranger in strangers[:9]:
-            assert received_all(stranger) == b""
+        unauthenticated = [socket.create_connection(server.address) for _ in range(12)]
+        for peer in unauthenticated[:9]:
+            assert received_all(peer) == b""
         assert len(server.program.connections) <= 3
         with remote(server, KEY) as client:  # and a verifier comes in among them
             text(client)
-        for stranger in strangers:
-            stranger.close()
+        for peer in unauthenticated:
+            peer.close()
 
 
-def test_connections_that_have_agreed_do_not_make_way() -> None:
+def test_connections_that_have_agreed_are_not_evicted() -> None:
     with (
         serving(max_connections=2) as server,
         remote(server, None) as first,
@@ -232,12 +232,12 @@ def test_connections_that_have_agreed_do_not_make_way() -> None:
 
 
 @pytest.mark.parametrize("security", [None, KEY], ids=["open", "keyed"])
-def test_x40_what_a_stranger_is_told_has_one_size(security: Security | None) -> None:
+def test_x40_what_an_unauthenticated_peer_reads_has_one_size(security: Security | None) -> None:
     sizes = set()
     for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x80\x04\x95" + bytes(40), bytes(range(256)) * 50):
-        with serving(security) as server, socket.create_connection(server.address) as stranger:
-            stranger.sendall(data)
-            sizes.add(len(received_all(stranger)))
+        with serving(security) as server, socket.create_connection(server.address) as peer:
+            peer.sendall(data)
+            sizes.add(len(received_all(peer)))
     assert sizes == {72}
 
 
@@ -267,7 +267,7 @@ def test_too_many_frames_are_waited_for_and_not_refused() -> None:
         raw.flush()
         assert raw.events(1)
         assert time.monotonic() - began > 0.8
-        with remote(server, None) as other:  # nobody else waits
+        with remote(server, None) as other:  # no other waits
             asked = time.monotonic()
             text(other)
             assert time.monotonic() - asked < 5.0

@@ -1,4 +1,4 @@
-"""The drafter's process: strangers on the port, slow readers, many verifiers, a graceful end."""
+"""The drafter's process: other protocols, slow readers, many verifiers, a graceful end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def receive_all(peer: socket.socket) -> bytes:
     return bytes(received)
 
 
-STRANGERS = {
+OTHER_PROTOCOLS = {
     "pickle": pickle.dumps(Bomb()),
     "http": b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
     "random": random.Random(5).randbytes(4096),
@@ -63,8 +63,8 @@ STRANGERS = {
 }
 
 
-@pytest.mark.parametrize("name", STRANGERS)
-def test_x40_a_stranger_gets_one_bounded_error_and_others_are_served(name: str) -> None:
+@pytest.mark.parametrize("name", OTHER_PROTOCOLS)
+def test_x40_another_protocol_gets_one_bounded_error_and_others_are_served(name: str) -> None:
     RAN.unlink(missing_ok=True)
     target, engine = ToyTarget(mixed(V, 1), V), ToyDrafter(mixed(V, 1), V)
     with (
@@ -73,10 +73,10 @@ def test_x40_a_stranger_gets_one_bounded_error_and_others_are_served(name: str) 
     ):
         run = generate(target, drafter, (1,), Sampling(seed=1, max_tokens=40), POLICY)
         next(run)
-        with socket.create_connection(server.address) as stranger:
+        with socket.create_connection(server.address) as other:
             with contextlib.suppress(OSError):  # it may be refused before all of it was taken
-                stranger.sendall(STRANGERS[name])
-            answer = receive_all(stranger)
+                other.sendall(OTHER_PROTOCOLS[name])
+            answer = receive_all(other)
         assert len(answer) <= 256
         if answer:
             assert answer[:4] == MAGIC
@@ -205,7 +205,7 @@ def test_serve_refuses_a_port_in_use_and_an_open_address() -> None:
     with pytest.raises(TransportError, match="in use"):
         serve(engine, DrafterConfig(), port=bound_address(listener).port)
     listener.close()
-    with pytest.raises(TransportError, match="asks nobody who they are"):
+    with pytest.raises(TransportError, match="authenticates no peer"):
         serve(engine, DrafterConfig(), host="0.0.0.0")
 
 

@@ -132,7 +132,7 @@ def lost_rank(
 def drafter_rank(
     pipe: Connection, rank: int, size: int, rendezvous: str, linked: bool = False
 ) -> None:
-    """One rank of a drafter of the embedded pair; whoever listens says where.
+    """One rank of a drafter of the embedded pair; the listener says where.
 
     linked: every rank answers on a link of its own; otherwise the leader does for all.
     """

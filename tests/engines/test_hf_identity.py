@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from draftwire.engines.hf import HfDraftEngine, HfTargetEngine, identity, require_pair
+from draftwire.engines.hf import HfDraftEngine, HfTargetEngine, require_pair
 from draftwire.engines.hf.identity import (
     checkpoint_identity,
     model_identity,
@@ -56,7 +57,7 @@ def test_files_are_read_again_only_when_they_changed(
     def fail(*args: object) -> None:
         raise AssertionError("read again")
 
-    monkeypatch.setattr(identity.hashlib, "file_digest", fail)
+    monkeypatch.setattr(hashlib, "file_digest", fail)
     assert checkpoint_identity(saved) == first
 
 

@@ -50,6 +50,20 @@ class Random(LogitsProcessor):
         return scores + torch.rand_like(scores)
 
 
+class Wide(LogitsProcessor):
+    """Its answer is binary64."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores.to(torch.float64) / 3
+
+
+def test_an_answer_in_another_precision_is_rounded_once_and_is_the_same_when_asked_again() -> None:
+    ids, logits = torch.tensor([PROMPT]), torch.linspace(-3, 2, 2 * V).view(2, V)
+    for processors in (LogitsProcessorList([Wide()]), LogitsProcessorList([Wide(), Wide()])):
+        scores = RowProcessors(processors).scores(ids, logits)
+        assert torch.equal(scores, processors(ids, logits.clone()).to(torch.float32))
+
+
 @pytest.mark.parametrize("kind", [Counting, Following, Random])
 def test_processors_with_a_state_of_their_own_are_refused(
     kind: Callable[[], LogitsProcessor],

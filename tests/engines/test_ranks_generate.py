@@ -180,7 +180,7 @@ def test_t35_at_the_end_of_the_context_all_ranks_decide_alike(both: Both) -> Non
 def test_processors_of_the_target_over_ranks(
     both: Both, one: Callable[..., tuple[int, ...]]
 ) -> None:
-    """The text of one process, whoever owns what; the second request belongs to another rank."""
+    """The text of one process, whatever each rank owns; the second request has another owner."""
     for ownership in ("VOCABULARY",) if both.linked else ("VOCABULARY", "REQUESTS"):
         both.target.connect(both.addresses, linked=both.linked, ownership=ownership)
         for processors in (

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from draftwire.engines.vllm.batch_breaker import BatchBreaker
 from draftwire.engines.vllm.speculation import ProposeRequest, SpeculationState
 from draftwire.verifier.breaker import BreakerConfig, Choice
 from draftwire.verifier.miss import MissReason
+from testing.harness.clock import Clock
 from testing.toys.enumeration import WordTree, law_of
 from tests.engines.test_vllm_speculation import (
     POLICY,
@@ -21,14 +20,6 @@ from tests.engines.test_vllm_speculation import (
     toy_state,
     two_of_three,
 )
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def play(
@@ -49,7 +40,7 @@ def play(
 
 def test_each_size_of_batch_has_its_own_verdict() -> None:
     """One request gains, eight lose; neither disturbs the other."""
-    clock = Clock()
+    clock = Clock(0.0)
     breaker = BatchBreaker(clock=clock)
     one: list[Choice] = []
     eight: list[Choice] = []
@@ -61,7 +52,7 @@ def test_each_size_of_batch_has_its_own_verdict() -> None:
 
 
 def test_what_cannot_be_compared_is_not_booked() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     breaker = BatchBreaker(BreakerConfig(block=1), clock)
     for step in range(60):
         breaker.admits(4)
@@ -75,7 +66,7 @@ def test_what_cannot_be_compared_is_not_booked() -> None:
 
 def test_times_between_steps_do_not_count() -> None:
     """An engine without requests waits; that is no cost of anything."""
-    clock = Clock()
+    clock = Clock(0.0)
     breaker = BatchBreaker(clock=clock)
     choices = []
     for _ in range(100):

@@ -8,7 +8,11 @@ import numpy as np
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.engines.vllm.policy import settings_of
-from draftwire.engines.vllm.speculation import ProposeRequest, SpeculationState
+from draftwire.engines.vllm.speculation import (
+    ProposeRequest,
+    SpeculationState,
+    VerifyRequest,
+)
 from draftwire.session.reasons import DropReason
 from draftwire.verifier.context import context_version
 from draftwire.verifier.local import LocalDrafter
@@ -47,20 +51,22 @@ def test_a_proposal_of_before_is_dropped_and_the_next_ones_are_used() -> None:
         assert isinstance(asked, ClientRequest)
         before = asked.asking.context_version
         assert before == context_version(active.key, b"(1.0,)")
-        state.judge(active, scores(()), (), greedy=False)
+        state.verify_step(scores(()), [VerifyRequest(active, 0, (), False)])
         drafts = state.propose([ProposeRequest("request", POLICY)], 1.0)["request"]
         assert active.proposal is not None
 
         state.use_settings(active, (0.5,))
         assert asked.asking.context_version not in (0, before)
         assert active.proposal is None
-        assert state.judge(active, scores(drafts, allowed=2), drafts, greedy=False) == [2]
+        step = [VerifyRequest(active, 0, drafts, False)]
+        assert state.verify_step(scores(drafts, allowed=2), step) == [(2,)]
         assert asked.asking.drops[DropReason.WRONG_CONTEXT] == 1
 
         for _ in range(3):
             drafts = state.propose([ProposeRequest("request", POLICY)], 1.0)["request"]
             assert active.proposal is not None
-            assert len(state.judge(active, scores(drafts), drafts, greedy=False)) == 3  # p = q
+            step = [VerifyRequest(active, 0, drafts, False)]
+            assert [len(each) for each in state.verify_step(scores(drafts), step)] == [3]  # p = q
         assert sum(asked.asking.drops.values()) == 1
         assert not any(program.counters.refused.values())
         state.finish("request")

@@ -120,7 +120,11 @@ def keyed_state(table: Callable[..., Sequence[float]]) -> Iterator[SpeculationSt
 
 def assert_refused_nothing(program: DrafterProgram[ToyContext], engine: ToyDrafter) -> None:
     assert not engine.contexts
-    for errors in (program.counters.refused, program.counters.found, program.counters.told):
+    for errors in (
+        program.counters.refused,
+        program.counters.local_errors,
+        program.counters.remote_errors,
+    ):
         assert not any(errors.values())
 
 

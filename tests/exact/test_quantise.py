@@ -201,7 +201,7 @@ def tickets_from_definition(row, total):
     counts = [math.floor(quota) for quota in quotas]
     for _ in range(total - sum(counts)):
         best = max(range(len(row)), key=lambda v: (quotas[v] - counts[v], -v))
-        # A ticket makes the remainder negative, so nobody gets two.
+        # A ticket makes the remainder negative, so no id gets two.
         counts[best] += 1
     return counts
 

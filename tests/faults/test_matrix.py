@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import pytest
 
-from draftwire.exact.words import Address, KeyedWords
+from draftwire.exact.words import Domain, RequestKey
 from draftwire.session.reasons import DropReason
 from draftwire.session.session_states import State
 from draftwire.verifier.pending_rounds import PendingRounds
@@ -147,12 +147,13 @@ def test_a_text_that_changes_though_nothing_of_it_was_lost_fails_the_cell(
     """A frame of another request was dropped, and this one's words come from another place."""
     fault = BY_NAME["several asked, a frame dropped"]
     matrix.run_cell(fault, Moment.REPLYING, V2, law=False)  # the texts without a fault
-    words = KeyedWords.words
+    key = RequestKey.key
 
-    def moved(self: KeyedWords, address: Address) -> Iterator[int]:
-        return words(self, replace(address, position=address.position + 1))
+    def moved(self: RequestKey, domain: Domain) -> tuple[int, int]:
+        low, high = key(self, domain)
+        return (low, high) if domain is Domain.PROPOSAL else (low ^ 1, high)
 
-    monkeypatch.setattr(KeyedWords, "words", moved)
+    monkeypatch.setattr(RequestKey, "key", moved)
     cell = matrix.run_cell(fault, Moment.REPLYING, V2, law=False)
     assert any("another text, and lost nothing" in what for what in cell.wrong)
 

@@ -10,7 +10,6 @@ from draftwire.kernels.cpu import quantise_loops
 from draftwire.kernels.protocol import NO_TOKEN, OK, UNDECIDED
 from draftwire.kernels.registry import kernels_for
 from draftwire.kernels.torch import quantise as torch_quantise
-from draftwire.kernels.torch import sampling
 from draftwire.kernels.torch.select import chosen
 from draftwire.kernels.triton.integer_weights import Weighing
 from draftwire.kernels.triton.kernels import TritonKernels
@@ -244,20 +243,6 @@ def test_kernels_that_cannot_be_are_refused_with_the_way_out(monkeypatch):
     monkeypatch.setattr("draftwire.kernels.triton.kernels.interpreted", lambda: False)
     with pytest.raises(ConfigurationError, match="TRITON_INTERPRET"):
         TritonKernels("cpu")
-
-
-def test_torch_does_not_wait_for_the_device():
-    """Tensors without values: an .item(), or a shape that depends on a value, would raise."""
-    logits = torch.zeros(12, 50, device="meta")
-    words = torch.zeros(12, dtype=torch.int64, device="meta")
-    for given in (policy(), policy(support=5), POLICIES[9], policy(0.0)):
-        q, _ = TORCH.quantise(logits, given)
-        assert sampling.draw(q, words).shape == (12,)
-    dense = torch.zeros(12, 50, dtype=torch.int32, device="meta")
-    assert sampling.measure(logits, words).shape == (12, 3)
-    assert sampling.lowest(logits).shape == (12,)
-    for rows in (None, dense):
-        assert sampling.sample(logits, words, rows, words).shape == (12,)
 
 
 def test_a_status_is_no_refusal():

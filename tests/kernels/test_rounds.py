@@ -15,10 +15,10 @@ from draftwire.kernels import cpu
 from draftwire.kernels.cpu.verify_loops import target_weights
 from draftwire.kernels.protocol import OK, UNDECIDED, Round, Verdict
 from draftwire.kernels.rows import QRow
-from draftwire.kernels.torch import device_rows
-from draftwire.kernels.torch.rounds import decide
+from draftwire.kernels.torch import device_rows, sampling
+from draftwire.kernels.torch.kernels import TORCH
 from draftwire.verifier.judge import judge
-from draftwire.wire.registry import TOTAL, Outcome
+from draftwire.wire.registry import TOTAL
 
 from .batches import POLICIES, policy
 from .interpreted import CPU, DEVICE, EVERY, NAMES
@@ -130,6 +130,22 @@ def test_narrower_scores_widen_exactly(kernels, narrow):
     half = torch.from_numpy(scores).to(narrow)
     wide = half.to(torch.float32).numpy()
     assert kernels.verify(half, rounds) == [exactly(wide, each) for each in rounds]
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+@every
+def test_narrower_logits_are_quantised_as_they_widen(kernels, narrow):
+    logits = np.random.default_rng(6).standard_normal((5, 45)).astype(np.float32) * np.float32(3)
+    half = torch.from_numpy(logits).to(narrow)
+    wide = half.to(torch.float32).numpy()
+    uniform24 = np.array([0, 1, TOTAL // 2, TOTAL - 2, TOTAL - 1])
+    for given in POLICIES:
+        q, status = kernels.quantise(half, given)
+        expected = [cpu.quantise(row, given) for row in wide]
+        assert not np.asarray(status).any()
+        assert [row.exact() for row in kernels.host_rows(q)] == [row.exact() for row in expected]
+        drawn = [cpu.draw(row, int(word)) for row, word in zip(expected, uniform24, strict=True)]
+        assert kernels.draw(q, uniform24).tolist() == drawn
 
 
 @every
@@ -266,6 +282,87 @@ def test_no_residual_mass_is_never_a_token(kernels):
     assert found in (Verdict(1, 0), Verdict(0, None, UNDECIDED))
 
 
+def committed(kernels, masses, counts, token, first):
+    """Accepted drafts and tokens of one draft of q, U the same in every domain, as judged."""
+    row = [math.log(each) if each else -math.inf for each in masses]
+    scores = np.array([row, row], np.float32)
+    dense = np.array(counts, np.int32)
+    ids = np.flatnonzero(dense).astype(np.int32)
+    given = [first >> 24, first & 0xFFFFFF, 0, 0]
+    found = set()
+    for q in (QRow(len(counts), None, dense), QRow(len(counts), ids, dense[ids])):
+        source = FewWords(ACCEPTANCE=given, CORRECTION=given, BONUS=given)
+        this = one(scores, [token], [q], source)
+        (judgement,) = judge(kernels, torch.from_numpy(scores), [this])
+        found.add((judgement.accepted, judgement.tokens))
+    (only,) = found
+    return only
+
+
+EDGES_OF_U = (0, 1, 12345, 1 << 47, (1 << 48) - 1)
+
+
+@every
+@pytest.mark.parametrize("first", EDGES_OF_U)
+def test_d5_an_impossible_token_is_rejected_at_word_0_and_never_drawn(kernels, first):
+    """p - q: 0, 0, -1/4, 1/2."""
+    assert committed(kernels, [0, 1, 0, 3], [TOTAL // 4] * 4, 0, first) == (0, (3,))
+
+
+@every
+@pytest.mark.parametrize("first", EDGES_OF_U)
+def test_g25_one_legal_id_is_always_the_token(kernels, first):
+    counts = [TOTAL // 2, TOTAL // 4, TOTAL // 4]
+    assert committed(kernels, [0, 1, 0], counts, 0, first) == (0, (1,))
+    assert committed(kernels, [0, 1, 0], counts, 1, first) == (1, (1, 1))
+
+
+@every
+def test_the_residual_is_over_the_full_vocabulary_not_the_support_of_q(kernels):
+    """q on two of four ids: p - q lives on the two others alone."""
+    scores = np.zeros((2, 4), np.float32)
+    for first, token in ((TOTAL // 4, 2), (TOTAL * 3 // 4, 3)):
+        source = FewWords(ACCEPTANCE=[TOTAL - 1, 0], CORRECTION=[first, 0])
+        this = one(scores, [0], [point(4, 0, 1)], source)
+        assert kernels.verify(torch.from_numpy(scores), [this]) == [Verdict(0, token)]
+
+
+def test_a_bound_of_nothing_is_seen(monkeypatch):
+    """The mutant of the edges above: without its bound a kernel guesses, and says nothing."""
+    scores = torch.zeros(2, 2)
+    counts = np.array([TOTAL * 3 // 4, TOTAL // 4], np.int32)
+    close = [2 * (1 << 48) // 3 + step for step in (-1, 0, 1)]
+
+    def undecided():
+        found = []
+        for first in close:
+            given = [first >> 24, first & 0xFFFFFF]
+            source = FewWords(ACCEPTANCE=given, CORRECTION=[1 << 20, 0], BONUS=[1 << 20, 0])
+            this = one(scores, [0], [QRow(2, None, counts)], source)
+            found += DEVICE.verify(scores, [this])
+        return [verdict.status for verdict in found].count(UNDECIDED)
+
+    assert undecided() == 3
+    monkeypatch.setattr(device_rows, "bound_of", lambda size: 0.0)
+    assert undecided() < 2
+
+
+def test_what_torch_does_on_a_device_never_waits_for_the_host():
+    """Tensors without values: an .item(), or a shape that depends on a value, would raise."""
+
+    def zeros(*shape, dtype=torch.int64):
+        return torch.zeros(*shape, dtype=dtype, device="meta")
+
+    scores = zeros(12, 50, dtype=torch.float32)
+    for given in (policy(), policy(support=5), POLICIES[9], policy(0.0)):
+        q, status = TORCH.quantise(scores, given)
+        assert status.shape == TORCH.draw(q, zeros(12)).shape == (12,)
+    assert TORCH.measure(scores, zeros(12)).shape == (12, 3)
+    assert sampling.lowest(scores).shape == (12,)
+    for q in (None, zeros(4, 50, dtype=torch.int32)):
+        assert TORCH.sample(scores, zeros(4), q, zeros(4)).shape == (4,)
+
+
 @every
 def test_a_word_is_read_only_for_a_decision_that_is_taken(kernels):
     logits = np.array([[9.0, 0.0, -np.inf, 0.0]] * 3, np.float32)
@@ -317,6 +414,27 @@ def test_bytes_to_the_host_are_few_numbers_a_row(kernels):
     assert kernels.transfer.bytes_to_host - before <= 32 * len(scores) + 8 * len(rounds)
 
 
+@every
+def test_a_call_without_rounds_has_no_verdicts(kernels):
+    for rows in (0, 2):
+        assert kernels.verify(torch.zeros(rows, 5), []) == []
+
+
+@every
+def test_scores_that_record_gradients_or_lie_by_column_are_judged_and_quantised(kernels):
+    scores, rounds = rounds_of(9, 33, 10)
+    by_column = np.asfortranarray(scores)
+    same = [torch.from_numpy(scores).requires_grad_(), torch.from_numpy(by_column), by_column]
+    plain = torch.from_numpy(scores)
+    counts = [row.exact() for row in kernels.host_rows(kernels.quantise(plain, policy())[0])]
+    verdicts = kernels.verify(plain, rounds)
+    for given in same:
+        q, status = kernels.quantise(given, policy())
+        assert not np.asarray(status).any()
+        assert [row.exact() for row in kernels.host_rows(q)] == counts
+        assert kernels.verify(given, rounds) == verdicts
+
+
 @pytest.mark.parametrize("shape", [(3,), (2, 2, 2)])
 def test_what_is_no_batch_of_rows_is_refused(shape):
     for kernels in EVERY:
@@ -360,52 +478,6 @@ def test_a_choice_within_its_bound_is_left_to_exact_integers(kernels):
         assert judgement.accepted == accepted  # the third word is 0, below the rest of 2/3
         if first == edge:
             assert found == Verdict(0, None, UNDECIDED)
-
-
-def test_a_bound_of_nothing_is_seen(monkeypatch):
-    """The mutant of the test above: without its bound a kernel guesses, and says nothing."""
-    monkeypatch.setattr(
-        device_rows, "decide", lambda d, count, mass, bound, u: decide(d, count, mass, 0.0, u)
-    )
-    scores = np.zeros((2, 2), np.float32)
-    row = QRow(2, None, np.array([TOTAL * 3 // 4, TOTAL // 4], np.int32))
-    found = []
-    for step in (-1, 0, 1):
-        u = 2 * (1 << 48) // 3 + step
-        words = [u >> 24, u & 0xFFFFFF]
-        source = FewWords(ACCEPTANCE=words, CORRECTION=[1, 2], BONUS=[1, 2])
-        found += DEVICE.verify(torch.from_numpy(scores), [one(scores, [0], [row], source)])
-    assert [verdict.status for verdict in found].count(UNDECIDED) < 2
-
-
-@every
-def test_d5_an_impossible_token_is_rejected_at_word_0_and_never_drawn(kernels):
-    quarter = TOTAL // 4
-    for first in (0, 1, (1 << 48) - 1):
-        _, judgement = one_draft(kernels, [0, 1, 0, 3], [quarter] * 4, 0, first)
-        assert (judgement.accepted, judgement.outcome) == (0, Outcome.CORRECTION)
-        assert judgement.tokens[-1] == 3  # p - q: 0, 0, -1/4, 1/2
-
-
-@every
-def test_g25_one_legal_id_is_always_the_token(kernels):
-    counts = [TOTAL // 2, TOTAL // 4, TOTAL // 4]
-    for first in (0, 12345, (1 << 48) - 1):
-        for token, accepted in ((0, 0), (1, 1)):
-            _, judgement = one_draft(kernels, [0, 1, 0], counts, token, first)
-            assert (judgement.accepted, judgement.tokens[-1]) == (accepted, 1)
-
-
-@every
-def test_the_residual_is_over_the_full_vocabulary_not_the_sparse_support(kernels):
-    """q on two of four ids; p - q lives mostly outside the support: 0, 0, 1/4, 1/4."""
-    scores = np.zeros((2, 4), np.float32)
-    row = QRow(4, np.array([0, 1], np.int32), np.array([TOTAL // 2] * 2, np.int32))
-    for second, token in ((1 << 46, 2), (3 << 46, 3)):
-        words = [second >> 24, second & 0xFFFFFF]
-        source = FewWords(ACCEPTANCE=[TOTAL - 1, 0], CORRECTION=words)
-        found = kernels.verify(torch.from_numpy(scores), [one(scores, [0], [row], source)])
-        assert found == [Verdict(0, token)]
 
 
 @every

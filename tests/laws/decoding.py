@@ -1,7 +1,8 @@
 """A speculative decoder made of the real draw and verify, over tables, with commits between rounds.
 
 :class:`Rules` are the real ones; a mutant overrides one method. ``emit`` is one round, and a whole
-text is rounds until it ends.
+text is rounds until it ends. It joins no verifier and drafter: sessions and wire are
+left out, so that every choice of every word can be enumerated.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import tomllib
 from pathlib import Path
@@ -17,8 +18,19 @@ def test_every_public_name_loads_from_where_it_is_said_to_be() -> None:
     for name in draftwire.__all__:
         assert getattr(draftwire, name) is not None
         assert name in dir(draftwire)
-    for name, module in draftwire._EXPORTS.items():
-        assert getattr(importlib.import_module(module), name) is getattr(draftwire, name)
+
+
+def test_a_type_checker_reads_the_names_that_load() -> None:
+    tree = ast.parse(Path(draftwire.__file__).read_text())
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    found = {"__version__"}
+    for node in checked.body:
+        assert isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names:
+            found.add(alias.name)
+            loaded = getattr(importlib.import_module(node.module), alias.name)
+            assert loaded is getattr(draftwire, alias.name)
+    assert found == set(draftwire.__all__)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -1,6 +1,6 @@
 """Every state of a world of sessions over slots, each entered once.
 
-A world is copied for each thing that may happen in it. The copies are checked by whoever replays
+A world is copied for each thing that may happen in it. The copies are checked by a replay of
 the way to a state without any (``test_slot_worlds``).
 """
 

@@ -3,7 +3,8 @@
 A world is a few ``VerifierSession`` of one group over ``ReplySlots``, with all that a caller, a
 network, a watchdog and a connection may do next. Beside each session stands what it must come to,
 written down once more and from outside (:class:`Request`). After every step the two are compared,
-the slots are held against who ought to own them, and free memory is poisoned.
+the slots are held against who ought to own them, and free memory is poisoned. There is no drafter
+in it: a joined pair could not say any of its answers at any time, nor be copied.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ PLANS: Final = (SlotPlan(1, 2, depth=2), SlotPlan(1, 2, depth=3))
 """Two slots, and two of another shape, as for a drafter that comes back with other limits."""
 POISON: Final = -1
 EACH: Final = (
-    *("ask", "skip", "skip over", "give up", "accept", "correct", "alone"),
+    *("ask", "skip", "give up", "accept", "correct", "alone"),
     *("reset", "cancel", "open"),
 )
 """What a caller may do with a session; "cancel" ends it, and "open" puts another in its place."""
@@ -212,7 +213,6 @@ class World:
         allowed = {
             "ask": phase is Phase.BETWEEN and self.connected and self._owned(self.slots) < 2,
             "skip": phase is Phase.BETWEEN,
-            "skip over": phase is Phase.BETWEEN,
             "give up": phase in SLOT_IN,
             "reset": phase is not Phase.ENDED,
             "cancel": True,
@@ -366,7 +366,6 @@ def _following(phase: Phase, came: str, name: str) -> tuple[Phase, str]:
 _CALLS: Final = {
     "ask": lambda session, policy: session.ask(policy, 0.0, 1.0),
     "skip": lambda session, _: session.skip(),
-    "skip over": lambda session, _: session.skip_over((0, 0)),
     "give up": lambda session, _: session.give_up(),
     "accept": lambda session, _: session.commit(2, Outcome.BONUS, 0),
     "correct": lambda session, _: session.commit(0, Outcome.CORRECTION, 0),

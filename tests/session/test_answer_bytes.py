@@ -37,14 +37,14 @@ class Pair:
                 list(receiver.feed(part, 0.0))
         assert self.link.agreed is not None
         self.session = VerifierSession(1, 0, PROMPT, KEY, self.link.agreed)
-        self.roster = SessionTable(self.link.agreed)
+        self.table = SessionTable(self.link.agreed)
         self.drafter = HashDrafter()
 
     def ask(self) -> bytes:
         step = self.session.ask(SPARSE, 0.0, 1.0)
-        task = self.roster.receive(step).task
+        task = self.table.receive(step).task
         assert task is not None
-        return b"".join(self.roster.reply(task, self.drafter.draft(task)))
+        return b"".join(self.table.reply(task, self.drafter.draft(task)))
 
     def feed(self, *pieces: bytes) -> Iterator[object]:
         """What the session makes of the pieces, and whether the link has ended."""

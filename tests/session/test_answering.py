@@ -109,7 +109,7 @@ def test_a_step_that_cannot_be_followed_changes_nothing(
     joined.round(2)
     joined.round(1)
     step = joined.asking.ask(SPARSE, 0.0, 1.0)
-    session = joined.roster[1]
+    session = joined.table[1]
     before = (session.tokens, session.prefix_digest, session.round, session.state)
     crafted = craft(joined, step)
     refused = joined.answer(crafted, as_bytes=False)
@@ -135,7 +135,7 @@ def test_p9_only_a_whole_first_round_opens_a_generation(craft: Callable[[Joined,
     joined = Joined()
     step = joined.asking.ask(SPARSE, 0.0, 1.0)
     assert error_of(joined.answer(craft(joined, step), as_bytes=False)) is CODE.UNKNOWN_PREFIX
-    assert len(joined.roster) == 0
+    assert len(joined.table) == 0
     assert isinstance(joined.take(joined.answer(step)), Proposal)
 
 
@@ -144,7 +144,7 @@ def test_p9_an_opening_with_another_digest_opens_nothing():
     step = joined.asking.ask(SPARSE, 0.0, 1.0)
     refused = joined.answer(replace(step, prefix_digest=b"x" * 16))
     assert error_of(refused) is CODE.WRONG_DIGEST
-    assert len(joined.roster) == 0
+    assert len(joined.table) == 0
 
 
 @pytest.mark.parametrize("craft", [changed(policy=DENSE), changed(proposal_key=1), changed(slot=1)])
@@ -186,23 +186,23 @@ def test_a_declined_round_is_declined_again():
     joined = Joined()
     joined.round(1)
     step = joined.asking.ask(SPARSE, 0.0, 1.0)
-    todo = joined.to_drafter(step)
-    assert todo.task is not None
-    parts = joined.roster.decline(todo.task, Status.INTERNAL)
+    actions = joined.to_drafter(step)
+    assert actions.task is not None
+    parts = joined.table.decline(actions.task, Status.INTERNAL)
     assert joined.to_drafter(step).parts == parts
     assert status_of(list(unpacked(parts, joined.agreed))) is Status.INTERNAL
-    assert joined.roster.decline(todo.task, Status.INTERNAL) == []
+    assert joined.table.decline(actions.task, Status.INTERNAL) == []
 
 
 def test_e49_a_row_that_is_no_distribution_is_declined_not_sent():
     joined = Joined()
     joined.round(1)
-    todo = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
-    assert todo.task is not None
-    drawn = joined.drafter.draft(todo.task)
+    actions = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
+    assert actions.task is not None
+    drawn = joined.drafter.draft(actions.task)
     bad = QRow(VOCABULARY, np.array([1, 2], np.int32), np.array([3, 4], np.int32))
     drawn.tokens[1], drawn.rows[1] = 1, bad
-    answer = list(unpacked(joined.roster.reply(todo.task, drawn), joined.agreed))
+    answer = list(unpacked(joined.table.reply(actions.task, drawn), joined.agreed))
     assert status_of(answer) is Status.REFUSED_ARITHMETIC
     assert joined.take(answer) is not None
     joined.commit(None)
@@ -211,11 +211,11 @@ def test_e49_a_row_that_is_no_distribution_is_declined_not_sent():
 
 def test_another_number_of_drafts_than_the_depth_is_our_own_bug():
     joined = Joined()
-    todo = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
-    assert todo.task is not None
-    drawn = joined.drafter.draft(todo.task)
+    actions = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
+    assert actions.task is not None
+    drawn = joined.drafter.draft(actions.task)
     with pytest.raises(ValueError, match="depth of 3"):
-        joined.roster.reply(todo.task, Draft(drawn.tokens[:2], drawn.rows[:2]))
+        joined.table.reply(actions.task, Draft(drawn.tokens[:2], drawn.rows[:2]))
 
 
 # explicit COMMIT, RESET
@@ -240,7 +240,7 @@ def committed(joined: Joined, accepted: int = 1) -> Commit:
 def test_a_commit_that_contradicts_the_proposal_changes_nothing(changes, code):
     joined = Joined()
     commit = committed(joined)
-    session = joined.roster[1]
+    session = joined.table[1]
     assert error_of(joined.answer(replace(commit, **changes))) is code
     assert (session.tokens, session.state) == (PROMPT, State.PROPOSED)
     joined.agree_after_commit()
@@ -271,7 +271,7 @@ def test_a_reset_must_go_forward():
     joined.round(1)
 
 
-# the roster
+# the table
 
 
 def test_sessions_are_bounded_and_the_others_go_on():
@@ -279,11 +279,11 @@ def test_sessions_are_bounded_and_the_others_go_on():
     joined.round(1)
     for session in range(2, joined.agreed.max_sessions + 1):
         other = Joined(session=session)
-        other.roster = joined.roster
+        other.table = joined.table
         other.asking.slot = 1
         other.round(1)
     late = Joined(session=99)
-    late.roster = joined.roster
+    late.table = joined.table
     late.asking.slot = 1
     answer = late.ask()
     assert error_of(answer) is CODE.LIMIT_EXCEEDED
@@ -296,12 +296,12 @@ def test_sessions_are_bounded_and_the_others_go_on():
 
 def test_a_slot_holds_one_proposal_in_flight():
     joined = Joined()
-    todo = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
+    actions = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
     other = Joined(session=2)
-    other.roster = joined.roster
+    other.table = joined.table
     assert error_of(other.ask()) is CODE.NO_SLOT
-    assert todo.task is not None
-    joined.roster.reply(todo.task, joined.drafter.draft(todo.task))
+    assert actions.task is not None
+    joined.table.reply(actions.task, joined.drafter.draft(actions.task))
     other.asking.give_up()
     other.commit(None)
     other.round(1)
@@ -313,14 +313,14 @@ def test_a_slot_that_was_not_agreed_is_refused():
     with pytest.raises(ProtocolError) as raised:  # before it comes to any session (P31)
         joined.answer(replace(step, slot=joined.agreed.max_slots))
     assert (raised.value.code, raised.value.field) == (CODE.LIMIT_EXCEEDED, "slot")
-    assert len(joined.roster) == 0
+    assert len(joined.table) == 0
 
 
 def test_an_error_of_one_session_leaves_the_others_alone():
     joined = Joined()
     joined.round(1)
     other = Joined(session=2)
-    other.roster = joined.roster
+    other.table = joined.table
     other.asking.slot = 1
     other.round(1)
     step = other.asking.ask(SPARSE, 0.0, 1.0)
@@ -332,26 +332,26 @@ def test_an_error_of_one_session_leaves_the_others_alone():
 def test_a_session_that_the_verifier_refuses_ends():
     joined = Joined()
     joined.round(1)
-    todo = joined.to_drafter(ErrorMessage(CODE.INTERNAL, session=1, generation=1, round=1))
-    assert todo.ended == (1,)
+    actions = joined.to_drafter(ErrorMessage(CODE.INTERNAL, session=1, generation=1, round=1))
+    assert actions.ended == (1,)
     assert joined.to_drafter(ErrorMessage(CODE.INTERNAL, session=1)).ended == ()
 
 
 def test_what_concerns_no_session_is_our_own_bug():
     joined = Joined()
     with pytest.raises(ValueError, match="no session"):
-        joined.roster.receive(joined.ask()[0].message)
+        joined.table.receive(joined.ask()[0].message)
 
 
 def test_t38_ended_sessions_leave_nothing_behind_but_bounded_marks():
     joined = Joined()
     for session in range(1, 500):
         one = Joined(session=session)
-        one.roster = joined.roster
-        todo = one.to_drafter(one.asking.ask(SPARSE, 0.0, 1.0))
-        assert todo.task is not None
+        one.table = joined.table
+        actions = one.to_drafter(one.asking.ask(SPARSE, 0.0, 1.0))
+        assert actions.task is not None
         for cancel in one.asking.cancel():
             assert one.to_drafter(cancel).ended == (session,)
-    assert len(joined.roster) == 0
-    assert joined.roster.ends_remembered == joined.agreed.max_sessions
-    assert joined.roster.claimed_slots == {}
+    assert len(joined.table) == 0
+    assert joined.table.ends_remembered == joined.agreed.max_sessions
+    assert joined.table.claimed_slots == {}

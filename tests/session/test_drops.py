@@ -357,8 +357,8 @@ def test_disconnected_in_flight(arrived: int):
     assert joined.take(answer) is None
     joined.commit(None)
     assert joined.asking.room() == 0
-    joined.roster.close()
-    joined.roster = type(joined.roster)(joined.agreed)
+    joined.table.close()
+    joined.table = type(joined.table)(joined.agreed)
     joined.drafter.states.clear()
     joined.asking.connected(joined.agreed)
     proposal = joined.round(2)

@@ -83,7 +83,7 @@ class FaultyRounds(RuleBasedStateMachine):
         self.pair = MemoryPair(Faults(longest=LONGEST), self.fault_seed)
         self.verifier = Link(hello(Role.VERIFIER, self.layouts), self.now)
         self.drafter = Link(hello(Role.DRAFTER, self.layouts), self.now)
-        self.roster: SessionTable | None = None
+        self.table: SessionTable | None = None
         self.tasks: deque[DraftTask] = deque()
         self.begun = (0, 0)  # the generation and round of the task that was begun last
         self.model.states.clear()
@@ -114,13 +114,13 @@ class FaultyRounds(RuleBasedStateMachine):
             return False
         for event in self.drafter.feed(data, self.now):
             if isinstance(event, AgreedEvent):
-                self.roster = SessionTable(event.agreed)
+                self.table = SessionTable(event.agreed)
             elif isinstance(event, Received):
-                assert self.roster is not None
-                todo = self.roster.receive(event.message)
-                self.drafter.send_parts(todo.parts)
-                if todo.task is not None:
-                    self.tasks.append(todo.task)
+                assert self.table is not None
+                actions = self.table.receive(event.message)
+                self.drafter.send_parts(actions.parts)
+                if actions.task is not None:
+                    self.tasks.append(actions.task)
         return True
 
     def pump_verifier(self) -> bool:
@@ -152,8 +152,8 @@ class FaultyRounds(RuleBasedStateMachine):
         assert result.tokens == tuple(token for token, _ in drawn)
         for ours, (_, theirs) in zip(result.rows, drawn, strict=True):
             assert ours.exact() == theirs.exact()
-        assert self.roster is not None
-        session = self.roster[1]
+        assert self.table is not None
+        session = self.table[1]
         assert session.tokens == self.asking.tokens
         assert session.prefix_digest == self.asking.prefix_digest
         self.proposal = result
@@ -224,21 +224,21 @@ class FaultyRounds(RuleBasedStateMachine):
     @rule(last=st.booleans(), status=st.sampled_from([None, None, None, Status.INTERNAL]))
     def draft(self, last: bool, status: Status | None) -> None:
         """The drafter does one of its tasks, wanted or not."""
-        assert self.roster is not None
+        assert self.table is not None
         task = self.tasks.pop() if last else self.tasks.popleft()
-        if not self.roster.wanted(task):
+        if not self.table.wanted(task):
             if status is None and (task.generation, task.round) > self.begun:
                 # It had begun before it was given up, and so before any later task.
                 self.begun = (task.generation, task.round)
-                assert self.roster.reply(task, self.model.draft(task)) == []
-            assert self.roster.decline(task, Status.INTERNAL) == []
+                assert self.table.reply(task, self.model.draft(task)) == []
+            assert self.table.decline(task, Status.INTERNAL) == []
             return
         if status is None:
             self.begun = (task.generation, task.round)
-            prefix = self.roster[1].tokens
-            parts = self.roster.reply(task, self.model.draft(task, prefix))
+            prefix = self.table[1].tokens
+            parts = self.table.reply(task, self.model.draft(task, prefix))
         else:
-            parts = self.roster.decline(task, status)
+            parts = self.table.decline(task, status)
         self.drafter.send_parts(parts)
         self.pump()
 
@@ -311,8 +311,8 @@ class FaultyRounds(RuleBasedStateMachine):
         self.pair.verifier.close()
         self.verifier.close()
         self.drafter.close()
-        if self.roster is not None:
-            self.roster.close()
+        if self.table is not None:
+            self.table.close()
         self.tasks.clear()
         dropped = self.asking.disconnected()
         if dropped is not None:

@@ -178,7 +178,7 @@ def test_another_key_is_refused_by_whoever_is_asked_first() -> None:
 
 
 def test_every_changed_bit_of_every_message_fails_the_handshake() -> None:
-    """Whoever changes one bit of a nonce or a proof on its way keeps both from being proved."""
+    """One changed bit of a nonce or a proof on its way keeps both from being proved."""
     for index, bit in itertools.product(range(4), range(8 * 32)):
         verifier, drafter = sides()
         message = verifier.start()[0]

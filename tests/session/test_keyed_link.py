@@ -40,14 +40,14 @@ class Wire:
             Link(hello(role), 0.0, key, nonce if key else b"")
             for role, key, nonce in zip(Role, self.keys, self.nonces, strict=True)
         ]
-        self.roster: SessionTable | None = None
+        self.table: SessionTable | None = None
         self.session: VerifierSession | None = None
         self.model = HashDrafter()
         self.links[0].start()
         self.links[1].start()
 
     def carry(self) -> None:
-        """Move bytes both ways until nobody has any left."""
+        """Move bytes both ways until neither has any left."""
         while True:
             moved = False
             for sender, link in enumerate(self.links):
@@ -78,14 +78,14 @@ class Wire:
             if isinstance(result, Proposal):
                 self.session.commit(0, Outcome.CORRECTION, (result.tokens[0] + 1) % 7)
         if receiver == 1 and isinstance(event, AgreedEvent):
-            self.roster = SessionTable(event.agreed)
+            self.table = SessionTable(event.agreed)
         if receiver == 1 and isinstance(event, Received):
-            assert self.roster is not None
-            todo = self.roster.receive(event.message)
-            self.links[1].send_parts(todo.parts)
-            if todo.task is not None:
-                drafted = self.model.draft(todo.task)
-                self.links[1].send_parts(self.roster.reply(todo.task, drafted))
+            assert self.table is not None
+            actions = self.table.receive(event.message)
+            self.links[1].send_parts(actions.parts)
+            if actions.task is not None:
+                drafted = self.model.draft(actions.task)
+                self.links[1].send_parts(self.table.reply(actions.task, drafted))
 
     def ask(self) -> None:
         """One more round."""
@@ -267,10 +267,10 @@ def test_a_right_frame_without_its_mac_is_refused() -> None:
     wire = Wire().run(rounds=0)
     agreed = wire.links[0].agreed
     assert agreed is not None
-    session, roster = VerifierSession(1, 0, PROMPT, PROPOSAL_KEY, agreed), SessionTable(agreed)
-    task = roster.receive(session.ask(SPARSE, 0.0, 1.0)).task
+    session, table = VerifierSession(1, 0, PROMPT, PROPOSAL_KEY, agreed), SessionTable(agreed)
+    task = table.receive(session.ask(SPARSE, 0.0, 1.0)).task
     assert task is not None
-    answer = b"".join(roster.reply(task, HashDrafter().draft(task)))
+    answer = b"".join(table.reply(task, HashDrafter().draft(task)))
     plain = Wire(keys=(b"", b"")).run(rounds=0)
     reply, complete = plain.links[0].feed(answer, 0.0)  # without a key it is taken
     assert isinstance(reply, Received)

@@ -180,16 +180,16 @@ def transcript(layouts: LayoutSet) -> tuple[bytes, bytes, list[tuple[int, ...]]]
     fed(verifier, out)
     assert verifier.agreed is not None and drafter.agreed is not None
     session = VerifierSession(1, 0, PROMPT, KEY, verifier.agreed)
-    roster = SessionTable(drafter.agreed)
+    table = SessionTable(drafter.agreed)
     for accepted in range(3):
         verifier.send(session.ask(policy, 0.0, 1.0))
         verifier.ping(accepted, 0.0)
         there += (out := taken(verifier))
         for event in drafter.feed(out, 0.0):
             assert isinstance(event, Received)
-            todo = roster.receive(event.message)
-            assert todo.task is not None
-            drafter.send_parts(roster.reply(todo.task, model.draft(todo.task)))
+            actions = table.receive(event.message)
+            assert actions.task is not None
+            drafter.send_parts(table.reply(actions.task, model.draft(actions.task)))
         back += (out := taken(drafter))
         results = [
             session.take(event, 0.0)

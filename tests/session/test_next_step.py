@@ -67,7 +67,7 @@ class Pair:
                 list(receiver.feed(part, 0.0))
         assert self.link.agreed is not None
         assert self.verifier.agreed is not None
-        self.roster = SessionTable(self.link.agreed)
+        self.table = SessionTable(self.link.agreed)
         self.drafter = HashDrafter()
         self.policy = policy
         self.sessions = [
@@ -85,14 +85,14 @@ class Pair:
 
     def round(self, session: int = 0) -> None:
         """A good round up to its proposal."""
-        (todo,) = self.follow(self.step(session))
-        assert isinstance(todo, DraftTask)
-        self.answer(todo, session)
+        (actions,) = self.follow(self.step(session))
+        assert isinstance(actions, DraftTask)
+        self.answer(actions, session)
 
     def answer(self, task: DraftTask, session: int = 0) -> None:
         """Answer a task; the verifier takes the answer."""
-        drafted = self.drafter.draft(task, self.roster[task.session].tokens)
-        for part in self.roster.reply(task, drafted):
+        drafted = self.drafter.draft(task, self.table[task.session].tokens)
+        for part in self.table.reply(task, drafted):
             for event in self.verifier.feed(part, 0.5):
                 assert isinstance(event, Received)
                 self.sessions[session].take(event, 0.5)
@@ -101,12 +101,12 @@ class Pair:
         """A round by hand, of the drafter alone."""
         (task,) = self.follow(self.sent(step))
         assert isinstance(task, DraftTask)
-        self.roster.reply(task, self.drafter.draft(task, self.roster[task.session].tokens))
+        self.table.reply(task, self.drafter.draft(task, self.table[task.session].tokens))
 
     def commit(self, outcome: Outcome, accepted: int, session: int = 0, other: int = 1) -> None:
         """End the round, with a token that is not the draft."""
         asking = self.sessions[session]
-        drafts = self.roster[session + 1]._drafts
+        drafts = self.table[session + 1]._drafts
         token = (drafts[accepted] + other) % VOCABULARY if accepted < len(drafts) else other
         asking.commit(accepted, outcome, None if outcome is Outcome.ENDED else token)
 
@@ -119,22 +119,27 @@ class Pair:
                     yield event.error.code
                     return
                 assert isinstance(event, Received), event
-                todo = self.roster.receive(event.message, 0.75)
-                if todo.task is not None:
-                    yield todo.task
+                actions = self.table.receive(event.message, 0.75)
+                if actions.task is not None:
+                    yield actions.task
                 else:
-                    yield (*map(bytes, todo.parts), todo.ended, todo.refused, todo.again)
+                    yield (
+                        *map(bytes, actions.parts),
+                        actions.ended,
+                        actions.refused,
+                        actions.again,
+                    )
 
     def result(self, *pieces: bytes) -> Result:
         """All that can be told apart from outside, and what later STEPs are judged by."""
         results = tuple(self.follow(*pieces))
         held = []
         for number in (1, 2):
-            if number in self.roster:
-                held.append(held_by(self.roster[number]))
-        roster = (dict(self.roster._asked), dict(self.roster._slots), dict(self.roster._ended))
+            if number in self.table:
+                held.append(held_by(self.table[number]))
+        table = (dict(self.table._asked), dict(self.table._slots), dict(self.table._ended))
         link = (self.link.state, dict(self.link.received), self.link.frames, self.link.heard_at)
-        return (results, *held, roster, link, self.link.agreed)
+        return (results, *held, table, link, self.link.agreed)
 
 
 def second(
@@ -146,7 +151,7 @@ def second(
     """The result of a second STEP; one that is refused has changed nothing of its session."""
     pair = Pair(policy)
     pair.round()
-    before = held_by(pair.roster[1])
+    before = held_by(pair.table[1])
     pair.commit(outcome, accepted)
     result = pair.result(*damage(pair.step()))
     results, after, *_ = result
@@ -252,7 +257,7 @@ def with_digest(step: bytearray, accepted: int, token: int) -> bytearray:
     """The STEP with the digest of what it commits, where that can be."""
     pair = Pair()
     pair.round()
-    held = pair.roster[1]
+    held = pair.table[1]
     try:
         digest = held._prefix.digest_with((*held._drafts[:accepted], token))
     except OverflowError:
@@ -293,12 +298,12 @@ def test_a_retry_is_answered_by_the_same_bytes() -> None:
     pair.answer(task)
     ((*frames, _, _, again), *_), *_ = pair.result(step)
     assert again
-    assert b"".join(frames) == b"".join(map(bytes, pair.roster[1]._kept))
+    assert b"".join(frames) == b"".join(map(bytes, pair.table[1]._kept))
 
 
 def messages(pair: Pair, kind: str) -> bytes:
     """Something else that the verifier may say between a proposal and the next STEP."""
-    held = pair.roster[1]
+    held = pair.table[1]
     if kind == "commit":
         drafts = (*held._drafts[:1], (held._drafts[1] + 1) % VOCABULARY)
         digest = held._prefix.digest_with(drafts)
@@ -355,14 +360,14 @@ def test_two_sessions_take_turns() -> None:
             pair.commit(*ending, session, other=index % 3 + 1)
             (task,) = pair.follow(pair.step(session))
             assert isinstance(task, DraftTask)
-            assert pair.roster[session + 1].tokens == pair.sessions[session].tokens
+            assert pair.table[session + 1].tokens == pair.sessions[session].tokens
             pair.answer(task, session)
 
 
 @pytest.mark.parametrize("room", [2, 3])
 def test_a_full_context_is_declined(room: int) -> None:
     pair = Pair()
-    pair.roster = SessionTable(pair.roster.agreed, max_context=len(pair.sessions[0]) + 3 + room)
+    pair.table = SessionTable(pair.table.agreed, max_context=len(pair.sessions[0]) + 3 + room)
     pair.round()
     pair.commit(Outcome.CORRECTION, 2)
     (answer,) = pair.follow(pair.step())
@@ -394,7 +399,7 @@ def test_what_a_commit_has_told_is_not_followed_once_more() -> None:
     """A digest of the prefix with all of that behind it again fits no other number of the STEP."""
     pair = Pair()
     pair.round()
-    held = pair.roster[1]
+    held = pair.table[1]
     grown = (*held._drafts[:1], (held._drafts[1] + 1) % VOCABULARY)
     list(pair.follow(messages(pair, "commit")))
     pair.commit(Outcome.CORRECTION, 1)
@@ -447,9 +452,9 @@ def test_a_step_is_followed_by_what_it_says_and_not_by_what_was_asked_before(nam
     first = pair.sessions[0].ask(SPARSE, 0.0, 1.0)
     pair.answer_to(first)
     opens = name == "generation"
-    latest = replace(first if opens else following(first, pair.roster[1]), **{name: CHANGES[name]})
+    latest = replace(first if opens else following(first, pair.table[1]), **{name: CHANGES[name]})
     pair.answer_to(latest)
-    step = replace(following(latest, pair.roster[1]), **{name: getattr(first, name)})
+    step = replace(following(latest, pair.table[1]), **{name: getattr(first, name)})
     (answer,) = pair.follow(pair.sent(step))
     if opens:  # a STEP of the generation that is over is stale, and nothing is said
         assert answer == ((), None, False)

@@ -86,29 +86,11 @@ def test_skipped_rounds_have_numbers_of_their_own():
     assert isinstance(joined.take(joined.answer(step)), Proposal)
 
 
-@pytest.mark.parametrize("opened", [False, True])
-@pytest.mark.parametrize("count", range(4))
-def test_skipping_over_rounds_at_once_is_skipping_each(opened: bool, count: int):
-    """The bytes of the next STEP say everything that a session remembers of them."""
-    one, other = Joined(), Joined()
-    for joined in (one, other) if opened else ():
-        joined.round(2)
-    tokens = [4, 5, 6][:count]
-    for token in tokens:
-        one.asking.skip()
-        one.asking.commit(0, Outcome.TARGET_ONLY, token)
-    other.asking.skip_over(tokens)
-    assert one.asking.commit_message() == other.asking.commit_message()
-    steps = [joined.asking.ask(SPARSE, 0.0, 1.0) for joined in (one, other)]
-    assert bytes_of(steps[0]) == bytes_of(steps[1])
-    assert isinstance(other.take(other.answer(steps[1])), Proposal)
-
-
-def test_a_round_that_is_on_is_not_skipped_over():
+def test_a_round_that_is_on_is_not_skipped():
     joined = Joined()
     joined.ask()
     with pytest.raises(ProtocolError) as error:
-        joined.asking.skip_over([4])
+        joined.asking.skip()
     assert error.value.code is ProtocolErrorCode.UNEXPECTED_MESSAGE
 
 
@@ -122,7 +104,7 @@ def test_a_retry_is_the_same_bytes_and_gets_the_same_bytes():
     again = joined.asking.retry()
     assert bytes_of(again) == bytes_of(step)
     assert joined.to_drafter(again).task is None
-    parts = joined.roster.reply(first.task, joined.drafter.draft(first.task))
+    parts = joined.table.reply(first.task, joined.drafter.draft(first.task))
     repeated = joined.to_drafter(joined.asking.retry())
     assert repeated.task is None
     assert b"".join(repeated.parts) == b"".join(parts)
@@ -202,7 +184,7 @@ def test_l31_the_text_ends_inside_the_accepted_drafts(accepted: int):
     proposal = joined.propose()
     joined.asking.commit(accepted, Outcome.ENDED, None)
     assert joined.asking.tokens == (*before, *proposal.tokens[:accepted])
-    session = joined.roster[1]
+    session = joined.table[1]
     commit, cancel = joined.asking.finish()
     assert isinstance(commit, Commit) and isinstance(cancel, Cancel)
     assert (commit.token, commit.committed) == (-1, len(before) + accepted)
@@ -210,7 +192,7 @@ def test_l31_the_text_ends_inside_the_accepted_drafts(accepted: int):
     assert session.tokens == joined.asking.tokens
     assert joined.to_drafter(cancel).ended == (1,)
     assert joined.asking.state is session.state is State.ENDED
-    assert len(joined.roster) == 0
+    assert len(joined.table) == 0
 
 
 def test_l31_a_commit_that_was_told_is_not_told_again_at_the_end():
@@ -242,12 +224,12 @@ def test_l31_nothing_is_kept_or_asked_after_the_end():
 
 def test_l32_the_client_goes_away_before_the_first_reply():
     joined = Joined()
-    todo = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
-    assert todo.task is not None
+    actions = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
+    assert actions.task is not None
     (cancel,) = joined.asking.cancel()
     assert joined.to_drafter(cancel).ended == (1,)
-    assert not joined.roster.wanted(todo.task)
-    assert joined.roster.reply(todo.task, joined.drafter.draft(todo.task)) == []
+    assert not joined.table.wanted(actions.task)
+    assert joined.table.reply(actions.task, joined.drafter.draft(actions.task)) == []
     # The slot is free at once.
     other = VerifierSession(2, 0, PROMPT, KEY, joined.agreed)
     assert joined.to_drafter(other.ask(SPARSE, 0.0, 1.0)).task is not None
@@ -259,10 +241,10 @@ def test_l26_cancel_of_an_old_generation_leaves_the_new_one_untouched():
     old = Cancel(1, joined.asking.generation)
     joined.asking.reset()
     joined.round(2)
-    before = joined.roster[1].tokens
+    before = joined.table[1].tokens
     assert joined.asking.generation == 2
     assert joined.to_drafter(old).ended == ()
-    assert joined.roster[1].tokens == before
+    assert joined.table[1].tokens == before
     joined.round(3)
     joined.agree_after_commit()
 
@@ -282,12 +264,12 @@ def test_l26_reset_and_step_of_an_old_generation_are_stale():
 
 def test_reset_while_a_proposal_is_made_lets_nobody_use_it():
     joined = Joined()
-    todo = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
+    actions = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
     (reset,) = joined.asking.reset()
     assert reset == Reset(1, 1, 2)
     joined.answer(reset)
-    assert todo.task is not None
-    assert joined.roster.reply(todo.task, joined.drafter.draft(todo.task)) == []
+    assert actions.task is not None
+    assert joined.table.reply(actions.task, joined.drafter.draft(actions.task)) == []
     assert joined.round().generation == 2
 
 
@@ -311,7 +293,7 @@ def test_a_cancel_that_overtakes_its_step_is_not_undone_by_it():
     (cancel,) = joined.asking.cancel()
     joined.to_drafter(cancel)
     assert joined.answer(step) == []
-    assert len(joined.roster) == 0
+    assert len(joined.table) == 0
 
 
 # lost state
@@ -320,7 +302,7 @@ def test_a_cancel_that_overtakes_its_step_is_not_undone_by_it():
 def test_t37_a_drafter_that_lost_its_state_is_told_everything_again():
     joined = Joined()
     joined.round(2)
-    joined.roster.close()
+    joined.table.close()
     joined.drafter.states.clear()
     answer = joined.ask()
     assert error_of(answer) is ProtocolErrorCode.UNKNOWN_PREFIX
@@ -339,22 +321,22 @@ def test_a_new_generation_reuses_the_models_state_of_the_same_tokens():
     joined = Joined()
     joined.round(DEPTH)
     joined.asking.reset()
-    todo = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
-    assert todo.task is not None
+    actions = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
+    assert actions.task is not None
     # The prompt and all drafts but the last were fed; the last one and the bonus were not.
-    assert todo.task.cached_tokens == len(PROMPT) + DEPTH - 1
-    assert todo.task.new_tokens == joined.asking.tokens[todo.task.cached_tokens :]
-    joined.drafter.draft(todo.task)
+    assert actions.task.cached_tokens == len(PROMPT) + DEPTH - 1
+    assert actions.task.new_tokens == joined.asking.tokens[actions.task.cached_tokens :]
+    joined.drafter.draft(actions.task)
 
 
 @pytest.mark.parametrize("accepted", range(DEPTH + 1))
 def test_the_models_state_is_rewound_to_what_is_still_right(accepted: int):
     joined = Joined()
     joined.round(accepted)
-    todo = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
-    assert todo.task is not None
-    assert todo.task.cached_tokens == len(PROMPT) + min(accepted, DEPTH - 1)
-    joined.drafter.draft(todo.task)
+    actions = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
+    assert actions.task is not None
+    assert actions.task.cached_tokens == len(PROMPT) + min(accepted, DEPTH - 1)
+    joined.drafter.draft(actions.task)
     assert row_after(joined.asking.tokens, SPARSE).exact() == (
         joined.drafter.proposals[1, 1, 2][0][1].exact()
     )
@@ -368,10 +350,10 @@ def test_a_task_that_nobody_wants_any_more_is_not_counted_on():
     joined.commit(None)
     second = joined.to_drafter(joined.asking.ask(SPARSE, 0.0, 1.0))
     assert first.task is not None and second.task is not None
-    assert not joined.roster.wanted(first.task)
+    assert not joined.table.wanted(first.task)
     # Whether the first was begun, finished or never looked at: the second can be done.
-    assert joined.roster.reply(first.task, joined.drafter.draft(first.task)) == []
-    parts = joined.roster.reply(second.task, joined.drafter.draft(second.task))
+    assert joined.table.reply(first.task, joined.drafter.draft(first.task)) == []
+    parts = joined.table.reply(second.task, joined.drafter.draft(second.task))
     proposal = joined.take(list(unpacked(parts, joined.agreed)))
     assert isinstance(proposal, Proposal)
     joined.check_proposal(proposal)
@@ -382,19 +364,19 @@ def test_what_an_unwanted_task_did_to_the_models_state_is_not_counted_on():
     joined = Joined()
     answer = joined.ask()
     first, second = (row.token for row in reply_of(answer).rows[:2])
-    todo = None
+    actions = None
     for token in (first, second, 0):
         joined.asking.give_up()
         joined.asking.commit(0, Outcome.TARGET_ONLY, token)
-        todo = joined.to_drafter(joined.asking.ask(DENSE, 0.0, 1.0))
-        assert todo.task is not None
+        actions = joined.to_drafter(joined.asking.ask(DENSE, 0.0, 1.0))
+        assert actions.task is not None
         if token == first:  # it does this one in vain, and never begins the next
             state = list(joined.drafter.states[1])
-            joined.drafter.draft(todo.task)
+            joined.drafter.draft(actions.task)
             assert joined.drafter.states[1][4] != second, "otherwise nothing is at stake"
             assert state[4] == second
-    assert todo is not None and todo.task is not None
-    joined.drafter.draft(todo.task, joined.asking.tokens)
+    assert actions is not None and actions.task is not None
+    joined.drafter.draft(actions.task, joined.asking.tokens)
 
 
 # limits
@@ -435,15 +417,15 @@ def test_e51_a_drafter_with_less_context_than_agreed_says_so_once():
 def test_e51_a_long_opening_is_declined_before_it_is_stored():
     joined = Joined(max_context=5)
     assert status_of(joined.ask()) is Status.CONTEXT_LIMIT
-    assert joined.roster[1].tokens == ()
+    assert joined.table[1].tokens == ()
 
 
 def test_e52_no_session_then_one():
     joined = Joined()
-    assert len(joined.roster) == 0
-    assert joined.roster.close() == ()
+    assert len(joined.table) == 0
+    assert joined.table.close() == ()
     joined.round(1)
-    assert len(joined.roster) == 1
+    assert len(joined.table) == 1
 
 
 def test_what_hello_did_not_agree_to_is_never_asked():

@@ -53,20 +53,20 @@ class Links:
         self.asking = [
             VerifierSession(1, 0, PROMPT, KEY, self.agreed, shard=shard) for shard in self.shards
         ]
-        self.rosters = [SessionTable(self.agreed) for _ in self.shards]
+        self.tables = [SessionTable(self.agreed) for _ in self.shards]
         self.drafter = HashDrafter()
 
     def ask(self, policy: ProposalPolicy) -> list[list[object]]:
         """What comes back on each link, not yet taken."""
         answers: list[list[object]] = []
         drawn = None
-        for shard, asking, roster in zip(self.shards, self.asking, self.rosters, strict=True):
-            task = roster.receive(asking.ask(policy, 0.0, 1.0)).task
+        for shard, asking, table in zip(self.shards, self.asking, self.tables, strict=True):
+            task = table.receive(asking.ask(policy, 0.0, 1.0)).task
             assert task is not None
             drawn = drawn or self.drafter.draft(task)
             counts = [dense_counts(row)[shard.begin : shard.end] for row in drawn.rows]
             draft = ShardDraft(shard, tuple(drawn.tokens), np.stack(counts))
-            answers.append(list(unpacked(roster.reply(task, draft), self.agreed)))
+            answers.append(list(unpacked(table.reply(task, draft), self.agreed)))
         return answers
 
     def take(self, answers: Sequence[Sequence[object]]) -> list[Proposal | Dropped | None]:

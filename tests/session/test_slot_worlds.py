@@ -68,7 +68,7 @@ def test_sparse_replies_have_memory_of_their_own() -> None:
 
 
 def test_every_entry_of_the_table_is_used_by_real_sessions() -> None:
-    """Nothing in it is there for nobody."""
+    """Every part of it is needed."""
     _, happened = two_sessions()
     assert happened == {(s, what) for s, row in SLOT.transitions.items() for what in row}
     assert {what for _, what in happened} == set(SlotInput)
@@ -170,7 +170,7 @@ def _cleared(slots: ReplySlots) -> ReplySlots:
 
 
 def _as_new(agreed: Any, plan: Any, before: ReplySlots | None = None) -> ReplySlots:
-    """The slots of the connection before, for the next one, whoever holds them."""
+    """The slots of the connection before, for the next one, held or not."""
     slots = _PLANNED(agreed, plan, before)
     return _cleared(slots) if slots is before else slots
 

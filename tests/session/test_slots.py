@@ -106,7 +106,10 @@ class World:
 
     def release(self, index: int, round: Round) -> None:
         released = self.slots.happened(round.claim, SlotInput.RELEASE) is not None
-        must(released is (round.validated and not round.over), "released by nobody, or not at all")
+        must(
+            released is (round.validated and not round.over),
+            "released without a cause, or not at all",
+        )
         round.over |= released
 
     def give_up(self, index: int, round: Round) -> None:

@@ -1,4 +1,4 @@
-"""Metrics: every metric is there, labels are bounded, nobody pays who does not ask."""
+"""Metrics: every metric is there, labels are bounded, and they cost nothing unread."""
 
 from __future__ import annotations
 

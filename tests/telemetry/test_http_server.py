@@ -58,7 +58,7 @@ def test_metrics_and_health_over_http() -> None:
 def test_clients_that_hold_on_and_nonsense_disturb_nobody(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As many as there may be say nothing; the oldest makes way, and all are ended in time."""
+    """As many as there may be say nothing; the oldest is ended, and all are ended in time."""
 
     monkeypatch.setattr(http_server, "CLIENT_SECONDS", 0.5)
     with metrics_server("127.0.0.1", 0, CollectorRegistry()) as address:
@@ -75,7 +75,7 @@ def test_clients_that_hold_on_and_nonsense_disturb_nobody(
 def test_a_client_that_sends_a_byte_now_and_then_is_ended_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The time is that of the whole request; until then, the oldest makes way for who asks."""
+    """The time is that of the whole request; until then, the oldest is ended for a new one."""
 
     monkeypatch.setattr(http_server, "CLIENT_SECONDS", 1.0)
     with metrics_server("127.0.0.1", 0, CollectorRegistry()) as address:

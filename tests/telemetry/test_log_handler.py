@@ -1,4 +1,4 @@
-"""Log lines: one a line, printable, structured; a sink that fails or stands still harms nobody."""
+"""Log lines: one a line, printable, structured; a sink that fails or stands still does no harm."""
 
 from __future__ import annotations
 

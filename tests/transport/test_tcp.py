@@ -146,7 +146,7 @@ def test_port_in_use_says_what_to_do() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.invalid"])
 def test_only_loopback_is_listened_on(host: str) -> None:
-    with pytest.raises(TransportError, match="asks nobody who they are"):
+    with pytest.raises(TransportError, match="authenticates no peer"):
         listen(host, 0)
 
 

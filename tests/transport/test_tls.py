@@ -75,7 +75,7 @@ def server(files: TlsFiles):
     try:
         yield running
     finally:
-        with contextlib.suppress(OSError):  # so that it ends though nobody came
+        with contextlib.suppress(OSError):  # so that it ends without a client
             socket.create_connection(bound_address(running.listener)).close()
         running.close()
 

@@ -35,8 +35,9 @@ from draftwire.wire.registry import (
     Status,
     WireVersion,
 )
+from testing.harness.clock import Clock
 from testing.harness.memory import Fault, Faults, MemoryPair
-from testing.harness.paths import Clock, MemoryChannel, drafting
+from testing.harness.paths import MemoryChannel, drafting
 from testing.harness.servers import serving
 from testing.toys.models import ToyContext, ToyDrafter, ToyRequest, ToyTarget, constant, mixed
 
@@ -723,8 +724,8 @@ def test_d7_q_is_the_same_after_verification_as_when_it_arrived(
 
 @pytest.mark.parametrize("skipped", range(4))
 @pytest.mark.parametrize("on", [False, True])
-def test_skipped_rounds_are_all_told_when_the_session_is_needed_again(skipped: int, on: bool):
-    """Whoever looks at the session, in mid-round or between rounds, sees every round and token."""
+def test_skipped_rounds_are_rounds_of_the_session(skipped: int, on: bool):
+    """A reader of the session, in mid-round or between rounds, sees every round and token."""
     target, engine = pair_of_toys()
     with drafting("colocated", engine, target) as client:
         request = client.open(PROMPT, 7)

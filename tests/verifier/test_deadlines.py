@@ -21,8 +21,9 @@ from draftwire.verifier.miss import Miss
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, MessageType, Outcome
+from testing.harness.clock import Clock
 from testing.harness.memory import Faults, MemoryPair
-from testing.harness.paths import Clock, MemoryChannel
+from testing.harness.paths import MemoryChannel
 from testing.toys.enumeration import WordTree, law_of
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
 from tests.verifier.test_laws import Shared

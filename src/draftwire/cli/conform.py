@@ -29,7 +29,7 @@ def conform(files: tuple[Path, ...], quiet: bool) -> ExitCode:
 
     FILE is a vector file as described in spec/conformance.md. Each vector is checked against the
     plain-integer arithmetic, and against the kernels, the wire and the sessions where it concerns
-    them. Whoever writes a peer in another language runs the same files through it.
+    them. An implementation in another language is checked by the same files.
 
     Exit code 0: every vector is met; 7: some are not; 3: a file is not a vector file.
     """

@@ -33,7 +33,7 @@ Examples:
 
 \b
 Exit codes: 0 usable and drafting pays, 1 usable but slower than the target alone, 3 no pair or too
-small limits, 4 another program, version or key, 5 nobody there.
+small limits, 4 another program, version or key, 5 no drafter there.
 """
 )
 @click.argument("drafter", type=AddressType(), metavar="HOST:PORT")

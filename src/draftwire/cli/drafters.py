@@ -7,6 +7,8 @@ from pathlib import Path
 from draftwire.cli.models import Target
 from draftwire.cli.output import Notes
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
+from draftwire.engines.identity import require_pair
+from draftwire.engines.registry import load_drafter
 from draftwire.errors import (
     ConfigurationError,
     PairMismatchError,
@@ -137,9 +139,7 @@ def local_drafter(
     folder: Path | None, target: Target, policy: ProposalPolicy, kernels: str = "auto"
 ) -> LocalDrafter:
     """Return a drafter in this process, for comparison; ConfigurationError as for any model."""
-    from draftwire.engines.hf import HfDraftEngine, embedded_folder, require_pair
-
-    engine = HfDraftEngine.from_folder(folder or embedded_folder("drafter"))
+    engine = load_drafter(folder, device="cpu")
     require_pair(target.engine, engine)
     config = DrafterConfig(
         layouts=LayoutSet(1 << policy.layout),

@@ -188,7 +188,11 @@ The drafter away or another program: the run is target-only and says so; its law
     help="v1 is greedy and sends ids only; both sides must name it.",
 )
 @identity_option("--draft-identity", "the drafter")
-@click.option("--no-audit", is_flag=True, help="Do not recompute each draft's draw (AUDIT.md).")
+@click.option(
+    "--no-audit",
+    is_flag=True,
+    help="Do not recompute each draft's draw (docs/internals/audit.md).",
+)
 @click.option(
     "--device", default="cpu", show_default=True, help="Where torch puts the model: cpu, cuda, ..."
 )
@@ -229,9 +233,9 @@ def generate(ctx: click.Context, /, **values: Any) -> None:
     """Generate text with a target; a drafter elsewhere proposes, this side verifies.
 
     The text has exactly the law of the target alone, whatever the network does and for any q that
-    its token was drawn from; a token that does not follow from its q and key is not used (AUDIT.md:
-    what a lying drafter can still do). It goes to standard output; notes and the report go to
-    standard error.
+    its token was drawn from; a token that does not follow from its q and key is not used
+    (docs/internals/audit.md: what a lying drafter can still do). It goes to standard output; notes
+    and the report go to standard error.
     """
     refuse_contradictions(ctx, values)
     options = options_of(values)

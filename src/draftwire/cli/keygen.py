@@ -21,7 +21,7 @@ def keygen(file: Path) -> None:
 
     Copy it to the other machine over a way that you trust, and give it to `serve` and `generate`
     with --psk-file. It is never printed. With it, each end knows that the other holds the key and
-    that nothing was changed on the way; whoever reads the wire still reads the text.
+    that nothing was changed on the way; the text itself can be read on the wire.
     """
     from draftwire.transport.keys import write_new_key
 

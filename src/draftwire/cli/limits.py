@@ -18,9 +18,12 @@ _MIB: Final = 1 << 20
 
 LIMITS: Final[dict[str, tuple[click.ParamType[Any], str]]] = {
     "lease_seconds": (Number(1), "Silence after which a verifier loses connection and sessions."),
-    "yield_seconds": (Number(0, above=True), "Time without a proposal after which it makes way."),
+    "yield_seconds": (
+        Number(0, above=True),
+        "Time without a proposal after which it may be evicted.",
+    ),
     "handshake_seconds": (Number(0, above=True), "Time to agree on HELLO, TLS and key included."),
-    "max_half_open": (COUNT, "Connections that have not agreed; the oldest makes way."),
+    "max_half_open": (COUNT, "Connections that have not agreed; the oldest is evicted."),
     "frames_per_second": (Number(1), "Frames read of one verifier; more waits."),
     "mib_per_second": (Number(0, above=True), "MiB read of one verifier; more waits."),
     "refusals_per_second": (Number(0, above=True), "Refused messages; far more end it."),

@@ -98,7 +98,7 @@ def run(arguments: Sequence[str] | None = None) -> ExitCode | int:
         complain(str(error))
         return error.exit_code
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nobody is left to tell.
+        # The reader of our output has gone (`| head`): there is no report to make.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILURE
     except OSError as error:
@@ -110,7 +110,7 @@ def run(arguments: Sequence[str] | None = None) -> ExitCode | int:
 def main() -> NoReturn:
     """Entry point of the ``draftwire`` script."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started this (`>&-`): nobody reads it
+        if getattr(sys, name) is None:  # closed by the parent process (`>&-`)
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

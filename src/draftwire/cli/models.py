@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from draftwire.cli.progress import working
+from draftwire.engines.registry import load_target, require_engine
 from draftwire.errors import ConfigurationError, ModelError
 
-MISSING = (
-    "this needs torch and transformers, and {name} is not installed: pip install 'draftwire[hf]'"
-)
 LEAST_CHARACTERS: Final = 1 << 16  # of a prompt, always tokenised
 CHARACTERS_A_TOKEN: Final = 16  # of the context; text has about four
 
@@ -25,12 +23,10 @@ def prepare_torch(threads: int) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if threads:
         os.environ["OMP_NUM_THREADS"] = str(threads)
-    try:
-        import torch
-        import transformers  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(MISSING.format(name=error.name)) from error
+    require_engine()
     if threads:
+        import torch
+
         torch.set_num_threads(threads)
 
 
@@ -56,10 +52,8 @@ class Target:
         require_folder(folder)
         with working("loading the target"):
             prepare_torch(threads)
-            from draftwire.engines.hf import HfTargetEngine, embedded_folder, load_folder
-
-            loaded = load_folder(folder or embedded_folder("target"), device=device)
-            self.engine = HfTargetEngine.from_loaded(loaded)
+            loaded = load_target(folder, device=device)
+        self.engine: Any = loaded.engine
         self.folder = loaded.folder
         self.tokenizer: Any = loaded.tokenizer
 

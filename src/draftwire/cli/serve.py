@@ -64,7 +64,7 @@ Examples:
     type=COUNT,
     default=64,
     show_default=True,
-    help="Verifiers at once; the longest idle one makes way for another.",
+    help="Verifiers at once; the longest idle one is evicted for another.",
 )
 @click.option(
     "--max-sessions",
@@ -158,7 +158,7 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
     values["telemetry"] = take_telemetry(values)
     if values["security"] is None and not is_loopback(host):
         raise click.UsageError(
-            f"--host {host} is not loopback, and this port asks nobody who they are: add --psk-file"
+            f"--host {host} is not loopback, and this port authenticates no peer: add --psk-file"
             " FILE (draftwire keygen makes one), or --tls-cert, --tls-key and --tls-ca, or keep"
             " 127.0.0.1 and reach it through ssh -N -L PORT:127.0.0.1:PORT THIS-MACHINE"
         )

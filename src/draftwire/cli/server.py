@@ -21,6 +21,7 @@ from draftwire.cli.ranks import RankOptions, joined_ranks
 from draftwire.cli.telemetry import TelemetryOptions, serving_metrics
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig
+from draftwire.engines.registry import load_drafter
 from draftwire.errors import TransportError
 from draftwire.kernels.registry import kernels_for
 from draftwire.telemetry.log_handler import logging_to
@@ -67,7 +68,7 @@ def serve_until_told(options: ServeOptions) -> None:
         with logging_to(options.telemetry.log_level, options.telemetry.log_format):
             _serve_ranks(options, _config(options))
         return
-    # What is in use, or open to strangers, is said before a large model is loaded for it.
+    # A port in use, or open without authentication, is refused before a large model is loaded.
     listen(options.host, options.port, guarded=options.security is not None).close()
     telemetry = options.telemetry
     quiet = telemetry.log_format == "json"  # every line is one event then
@@ -75,10 +76,8 @@ def serve_until_told(options: ServeOptions) -> None:
         prepare_torch(options.threads)
         kernels_for(options.kernels, options.device)  # missing ones are said before a model loads
         from draftwire.drafter.server import serve
-        from draftwire.engines.hf import HfDraftEngine, embedded_folder
 
-        folder = options.model or embedded_folder("drafter")
-        engine = HfDraftEngine.from_folder(folder, device=options.device)
+        engine = load_drafter(options.model, device=options.device)
     with logging_to(telemetry.log_level, telemetry.log_format):
         serve(
             engine,

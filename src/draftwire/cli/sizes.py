@@ -127,7 +127,7 @@ def link_ms(size: int, gbps: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ProposeRequest:
-    """A configuration that somebody wants to run."""
+    """A configuration that is to be run."""
 
     vocab: int
     depth: int

@@ -47,7 +47,7 @@ def telemetry_options(level: str) -> Callable[[Command], Command]:
             metavar="HOST",
             default="127.0.0.1",
             show_default=True,
-            help="Address of the metrics; they ask nobody who they are.",
+            help="Address of the metrics; they authenticate no reader.",
         ),
         click.option(
             "--metrics-open",

@@ -17,8 +17,8 @@ from draftwire.drafter.peers import Peer
 class Admission(Generic[Context]):
     """Connections that have not agreed on HELLO, oldest first, and the leases of those that have.
 
-    Nobody is judged by a time in which nobody was listened to: whoever calls reads all that has
-    come before it asks, and says with ``excuse`` how long it did something else.
+    A time in which no connection was read counts against none: the caller reads all that has come
+    before it asks, and says with ``excuse`` how long it did something else.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Admission(Generic[Context]):
         self._idle: Leases[Peer[Context]] = Leases(limits.lease_seconds, owes)
 
     def admit(self, peer: Peer[Context]) -> None:
-        """Somebody has connected and may try to agree until ``peer.deadline``."""
+        """A connection has come in and may try to agree until ``peer.deadline``."""
         self._half_open[peer] = None
 
     def agree(self, peer: Peer[Context], now: float) -> None:

@@ -62,7 +62,7 @@ class Connection(Generic[Context]):
         self.answers = Answers(program.memory)
         self.closing = False
         self.contexts: dict[int, Context] = {}
-        self.roster: SessionTable | None = None
+        self.table: SessionTable | None = None
         self.error: ProtocolError | None = None  # why it is closing, where there is a reason
         self._program = program
         self._clock = clock
@@ -99,7 +99,7 @@ class Connection(Generic[Context]):
                 self._take(event, now)
             elif isinstance(event, AgreedEvent):
                 yields = self._program.config.peer.evict_idle_after
-                self.roster = SessionTable(event.agreed, yield_seconds=yields)
+                self.table = SessionTable(event.agreed, yield_seconds=yields)
             elif isinstance(event, Closed):
                 self._close(event)
             if self._link.idle():
@@ -137,12 +137,12 @@ class Connection(Generic[Context]):
 
     def answer(self, task: DraftTask, draft: Draft | ShardDraft | Status) -> None:
         """Send a proposal, or why there is none, if the task is still wanted."""
-        if self.roster is None or self.closing:
+        if self.table is None or self.closing:
             return
         if isinstance(draft, Status):
-            parts = self.roster.decline(task, draft)
+            parts = self.table.decline(task, draft)
         else:
-            parts = self.roster.reply(task, draft)
+            parts = self.table.reply(task, draft)
         self._send(task.session, parts)
 
     def answered(self, session: int) -> None:
@@ -160,53 +160,53 @@ class Connection(Generic[Context]):
 
     def silent(self, now: float, seconds: float) -> list[tuple[float, int]]:
         """Return which sessions have asked nothing for so long, the longest silent one first."""
-        return [] if self.roster is None else self.roster.silent(now, seconds)
+        return [] if self.table is None else self.table.silent(now, seconds)
 
     def lapse(self, session: int) -> None:
         """End a silent session (P32)."""
-        assert self.roster is not None
-        self.roster.lapse(session)
+        assert self.table is not None
+        self.table.lapse(session)
         self._end((session,))
-        self._allowance.excuse(self.roster.agreed.max_sessions)
+        self._allowance.excuse(self.table.agreed.max_sessions)
 
     def frees(self, session: int) -> int:
         """Return the bytes that the end of a session gives back at once: none that must be sent."""
         return 0 if self._is_leaving(session) else self.answers.of(session)
 
     def settle(self) -> None:
-        """Book what has left of the answers that nobody keeps any more."""
+        """Book what has left of the answers that are kept no longer."""
         self.answers.sent(self.outgoing.pushed - self.outgoing.size)
 
     def free(self) -> None:
         """End every session and close its context."""
-        for session in () if self.roster is None else self.roster.close():
+        for session in () if self.table is None else self.table.close():
             self.answers.over(session, self._ends.get(session, 0))
         self._program.withdraw(self)
         while self.contexts:
             session, _ = next(iter(self.contexts.items()))
             self._program.close_context(self, session)
 
-    def _begin(self, roster: SessionTable, task: DraftTask) -> None:
+    def _begin(self, table: SessionTable, task: DraftTask) -> None:
         """Let a task wait for its turn, or decline it: too many drafts in flight, or draining."""
         if self._program.draining and task.session not in self.contexts:
             self._program.counters.declined[Status.SHUTTING_DOWN] += 1
-            self._link.send_parts(roster.decline(task, Status.SHUTTING_DOWN))
+            self._link.send_parts(table.decline(task, Status.SHUTTING_DOWN))
             return
         most = self._program.config.peer.max_positions
         held = self._program.positions_of(self) if most else 0
         if most and held + task.policy.depth > most:
             self._program.counters.declined[Status.NO_SLOT] += 1
-            self._link.send_parts(roster.decline(task, Status.NO_SLOT))
+            self._link.send_parts(table.decline(task, Status.NO_SLOT))
             return
-        if not self._program.reserve(self, task, answer_bytes(task.policy, roster.agreed)):
+        if not self._program.reserve(self, task, answer_bytes(task.policy, table.agreed)):
             self._program.counters.declined[Status.NO_SLOT] += 1
-            self._link.send_parts(roster.decline(task, Status.NO_SLOT))
+            self._link.send_parts(table.decline(task, Status.NO_SLOT))
             return
         self._program.wait(self, task)
 
     def _over(self, session: int) -> None:
         """Give back the memory of a session's answer, unless it keeps that or waits for it."""
-        if self.roster is None or not self.roster.keeps(session):
+        if self.table is None or not self.table.keeps(session):
             self._give_back(session)
 
     def _give_back(self, session: int) -> None:
@@ -250,33 +250,33 @@ class Connection(Generic[Context]):
         self.error = error = closed.error
         if error is not None:
             counters = self._program.counters
-            told = isinstance(error, RemoteError)
-            (counters.told if told else counters.found)[error.code] += 1
+            remote = isinstance(error, RemoteError)
+            (counters.remote_errors if remote else counters.local_errors)[error.code] += 1
         self.closing = True
         self.free()
 
     def _take(self, received: Received, now: float) -> None:
-        assert self.roster is not None  # the link lets nothing through before HELLO is agreed
-        todo = self.roster.receive(received.message, now)
-        if todo.again:
-            self._again(received.message.session, todo.parts)  # type: ignore[union-attr]
+        assert self.table is not None  # the link lets nothing through before HELLO is agreed
+        actions = self.table.receive(received.message, now)
+        if actions.again:
+            self._again(received.message.session, actions.parts)  # type: ignore[union-attr]
         else:
-            self._link.send_parts(todo.parts)
-        if todo.refused is not None:
-            self._program.counters.refused[todo.refused] += 1
-        if todo.refused is not None and self._allowance.refused(self._clock()):
+            self._link.send_parts(actions.parts)
+        if actions.refused is not None:
+            self._program.counters.refused[actions.refused] += 1
+        if actions.refused is not None and self._allowance.refused(self._clock()):
             code = ProtocolErrorCode.LIMIT_EXCEEDED
             self._close(self._link.refuse(ProtocolError(code, "too many messages were refused")))
             return
-        self._end(todo.ended)
-        if todo.task is not None:
-            self._give_back(todo.task.session)
-            self._begin(self.roster, todo.task)
+        self._end(actions.ended)
+        if actions.task is not None:
+            self._give_back(actions.task.session)
+            self._begin(self.table, actions.task)
         elif isinstance(received.message, Step | Reset):
             self._over(received.message.session)
-        if todo.silent:
-            self._allowance.excuse(self.roster.agreed.max_sessions)
-            self._program.lapsed(len(todo.ended), LeaseEnd.EVICTED)
+        if actions.silent:
+            self._allowance.excuse(self.table.agreed.max_sessions)
+            self._program.lapsed(len(actions.ended), LeaseEnd.EVICTED)
 
     def _end(self, sessions: tuple[int, ...]) -> None:
         for session in sessions:

@@ -10,11 +10,11 @@ from draftwire.telemetry.histogram import SECONDS, SIZES, Histogram, zeros
 from draftwire.wire.registry import Status
 
 
-class TurnedAway(Enum):
+class Rejection(Enum):
     """Why a connection was ended before HELLO was agreed, where no protocol error says it."""
 
     FULL = "full"  # as many connections as may be
-    CROWDED_OUT = "crowded_out"  # the oldest without HELLO, while others wait
+    EVICTED = "crowded_out"  # the oldest without HELLO, while others wait
     TOO_SLOW = "too_slow"  # no HELLO in time
     NO_TLS = "no_tls"
 
@@ -31,14 +31,16 @@ class DrafterCounters:
     """Numbers alone, of fixed shape, so that another thread may read them at any time.
 
     connections: accepted; ended: of them, those that are over. sessions: that were drafted for.
-    proposals, drafts: that were sent, and their positions. withdrawn: tasks that nobody wanted any
-    more. short: declined because answers held as much memory as they may. pieces: of long prefixes,
-    fed before the last of each. declined: answers other than a proposal. engine_failures: batches,
-    and ends of contexts, that the engine answered with an exception. exhausted: times that nobody
-    could be accepted, for want of descriptors or memory. batches, seconds: sizes of batches and the
-    time they took. received, sent: bytes. leases: agreed connections that were ended for their
-    silence; lapsed: single sessions. found: protocol errors that ended a connection; refused: those
-    that concerned one session; told: those that verifiers found in ours.
+    proposals, drafts: that were sent, and their positions. withdrawn: tasks that were cancelled
+    before their batch. short: declined because answers held as much memory as they may.
+    prefill_chunks: of long prefixes, before the last of each. declined: answers other than a
+    proposal. engine_failures: batches, and ends of contexts, that the engine answered with an
+    exception. exhausted: failures to accept a connection, for want of descriptors or memory.
+    batches, seconds: sizes of batches and the time they took. received, sent: bytes. rejected:
+    connections that ended before HELLO was agreed. ended_leases: agreed connections that were ended
+    for their silence; ended_sessions: single sessions. local_errors: protocol errors that ended a
+    connection; refused: those that concerned one session; remote_errors: those that verifiers found
+    in what was sent from here.
     """
 
     connections: int = 0
@@ -48,7 +50,7 @@ class DrafterCounters:
     drafts: int = 0
     withdrawn: int = 0
     short: int = 0
-    pieces: int = 0
+    prefill_chunks: int = 0
     engine_failures: int = 0
     exhausted: int = 0
     received: int = 0
@@ -58,9 +60,13 @@ class DrafterCounters:
     declined: dict[Status, int] = field(
         default_factory=lambda: zeros(each for each in Status if each is not Status.OK)
     )
-    turned_away: dict[TurnedAway, int] = field(default_factory=lambda: zeros(TurnedAway))
-    leases: dict[LeaseEnd, int] = field(default_factory=lambda: zeros(LeaseEnd))
-    lapsed: dict[LeaseEnd, int] = field(default_factory=lambda: zeros(LeaseEnd))
-    found: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))
+    rejected: dict[Rejection, int] = field(default_factory=lambda: zeros(Rejection))
+    ended_leases: dict[LeaseEnd, int] = field(default_factory=lambda: zeros(LeaseEnd))
+    ended_sessions: dict[LeaseEnd, int] = field(default_factory=lambda: zeros(LeaseEnd))
+    local_errors: dict[ProtocolErrorCode, int] = field(
+        default_factory=lambda: zeros(ProtocolErrorCode)
+    )
     refused: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))
-    told: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))
+    remote_errors: dict[ProtocolErrorCode, int] = field(
+        default_factory=lambda: zeros(ProtocolErrorCode)
+    )

@@ -1,4 +1,4 @@
-"""Leases: who keeps silent for too long gives up his place; no clock and no socket here (P30)."""
+"""Leases: what keeps silent for too long loses its place; no clock and no socket here (P30)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Leases(Generic[Holder]):
         return over
 
     def evictable(self, now: float, seconds: float) -> Holder | None:
-        """Return the longest silent holder, if that is ``seconds`` or more; None = nobody."""
+        """Return the longest silent holder, if that is ``seconds`` or more; None = none."""
         for holder, since in self._since.items():
             if now - since < seconds:
                 return None

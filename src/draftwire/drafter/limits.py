@@ -26,8 +26,8 @@ class PeerLimits:
     verifiers that wait.
     lease_seconds: of silence, after which an agreed connection for which nothing is being drafted
     ends, and its sessions with it; every whole frame renews the lease, PING too (P30).
-    yield_seconds: without a proposal, after which it makes way for another verifier where all
-    places are taken; None = 10, or the lease where that is shorter.
+    yield_seconds: without a proposal, after which it may be evicted for another verifier where
+    all places are taken; None = 10, or the lease where that is shorter.
     """
 
     handshake_seconds: float = 5.0
@@ -42,7 +42,7 @@ class PeerLimits:
     yield_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nobody could be served."""
+        """Refuse limits under which no verifier could be served."""
         for name in (
             "handshake_seconds",
             "max_half_open",

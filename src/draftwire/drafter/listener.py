@@ -1,4 +1,4 @@
-"""Where verifiers come in: the listening socket, and what to do when nobody can be let in."""
+"""The listening socket of the drafter, and what to do when no connection can be accepted."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final
 from draftwire.transport.stream import READ
 from draftwire.transport.tcp import Address, accept, bound_address
 
-SHUT_SECONDS: Final = 1.0  # how long nobody is accepted after descriptors have run out
+SHUT_SECONDS: Final = 1.0  # without accepting, after descriptors have run out
 
 
 class Listener:
     """A non-blocking listening socket that a selector watches, with None as its data.
 
-    While descriptors or memory have run out, whoever waits keeps the socket readable, and a
+    While descriptors or memory have run out, a waiting connection keeps the socket readable, and a
     selector would return at once, again and again; so the socket is not watched for a moment.
     """
 
@@ -26,7 +26,7 @@ class Listener:
         selector: selectors.BaseSelector,
         exhausted: Callable[[OSError], None],
     ) -> None:
-        """Take over the listener. exhausted: is told why nobody can be accepted."""
+        """Take over the listener. exhausted: called with the error of accept."""
         self.address: Address = bound_address(listener)
         self.opens: float | None = None  # when it is watched again, while it is not
         self._listener = listener
@@ -36,7 +36,7 @@ class Listener:
         selector.register(listener, READ, None)
 
     def accept(self, now: float) -> socket.socket | None:
-        """Return the next that waits; None = nobody, or there is nothing left to take him with."""
+        """Return the next connection; None = none waits, or no descriptor is left for it."""
         try:
             return accept(self._listener)
         except OSError as error:
@@ -52,7 +52,7 @@ class Listener:
             self._selector.register(self._listener, READ, None)
 
     def close(self) -> None:
-        """Listen no more, so that whoever follows may listen there; may be called twice."""
+        """Listen no more, so that another process may listen there; may be called twice."""
         if not self._closed and self.opens is None:
             self._selector.unregister(self._listener)
         self._closed, self.opens = True, None

@@ -59,10 +59,10 @@ class DrafterLog:
         log_event(_LOG, logging.WARNING, "refused", text, peer=peer, code=lower, held_back=held)
 
     def exhausted(self, error: OSError) -> None:
-        """Nobody can be accepted: this process has no descriptor, or the system nothing, left."""
+        """No connection can be accepted: descriptors or memory have run out."""
         held = self._troubles.passes("exhausted")
         if held is not None:
-            text = f"nobody can be accepted for now: {one_line(error.strerror)}; raise ulimit -n"
+            text = f"no connection can be accepted: {one_line(error.strerror)}; raise ulimit -n"
             log_event(_LOG, logging.WARNING, "exhausted", text, held_back=held)
 
     def draining(self, seconds: float, sessions: int) -> None:
@@ -72,7 +72,7 @@ class DrafterLog:
 
     def ended(self, sessions: int) -> None:
         """The drafter goes away now."""
-        text = "going away; nobody is served"
+        text = "going away; no session is open"
         if sessions:
             text = f"going away; {_sessions(sessions, 'is', 'are')} left to the target alone"
         level = logging.WARNING if sessions else logging.INFO

@@ -147,7 +147,7 @@ def shard_width(vocab_size: int, shards: int) -> int:
 
 
 def usual_memory() -> int:
-    """Return the bytes that answers may hold unless somebody says otherwise: half of what is there.
+    """Return the bytes that answers may hold unless configured otherwise: half of what is there.
 
     That of the machine, or of the container where it has a limit.
     """

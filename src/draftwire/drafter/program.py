@@ -97,7 +97,7 @@ class DrafterProgram(Generic[Context]):
         self._clock = clock
         self._key = key
         self._entropy = entropy
-        self._turns: BatchScheduler[Connection[Context]] = BatchScheduler(
+        self._scheduler: BatchScheduler[Connection[Context]] = BatchScheduler(
             config.peer.prefill_chunk_tokens, self._feed
         )
         self._lapse_at = 0.0  # when silent sessions are looked for again
@@ -118,7 +118,7 @@ class DrafterProgram(Generic[Context]):
     def connect(self, spare: int = 0) -> Connection[Context] | None:
         """Return a new connection, or None when there are as many as may be.
 
-        spare: how many more than that may be there until they agree on HELLO; whoever allows it
+        spare: how many more than that may be there until they agree on HELLO; the caller
         makes place for them then.
         """
         if len(self.connections) >= self.config.max_connections + spare:
@@ -141,12 +141,12 @@ class DrafterProgram(Generic[Context]):
 
     def wait(self, connection: Connection[Context], task: DraftTask) -> None:
         """Let a task wait for its turn; one that its session asked for before is over."""
-        self.counters.withdrawn += self._turns.put(connection, task)
+        self.counters.withdrawn += self._scheduler.put(connection, task)
 
     def reserve(self, connection: Connection[Context], task: DraftTask, size: int) -> bool:
         """Reserve memory for the answer to a task; False = as much is held as may be.
 
-        Sessions in which nothing was asked for long make way first (P32): only those whose end
+        Sessions in which nothing was asked for long are evicted first (P32): only those whose end
         gives memory back at once, and none of them where all together give too little.
         """
         if connection.answers.take(task.session, size):
@@ -172,20 +172,20 @@ class DrafterProgram(Generic[Context]):
         return taken
 
     def _longest_silent(self) -> list[tuple[Connection[Context], int]]:
-        """Return the sessions that make way, of all verifiers, the longest silent first."""
+        """Return the sessions to evict, of all verifiers, the longest silent first."""
         now, seconds = self._clock(), self.config.peer.evict_idle_after
         silent = [(each.silent(now, seconds), each) for each in self.connections]
         longest = [(at, session, each) for found, each in silent for at, session in found]
         return [(each, session) for _, session, each in sorted(longest, key=itemgetter(0))]
 
     def withdraw(self, connection: Connection[Context], session: int | None = None) -> None:
-        """Nobody waits for a session's task any more, or for any of a connection's."""
-        self.counters.withdrawn += self._turns.drop(connection, session)
+        """Cancel a session's task, or all of a connection's."""
+        self.counters.withdrawn += self._scheduler.drop(connection, session)
 
     def close_context(self, connection: Connection[Context], session: int) -> None:
         """Let the engine free what a session holds; it may fail in any way, and never raises here.
 
-        Whoever ends a session does it here: a verifier that leaves must not end the others.
+        Every end of a session comes here: a verifier that leaves must not end the others.
         """
         context = connection.contexts.pop(session, None)
         if context is None:
@@ -198,17 +198,17 @@ class DrafterProgram(Generic[Context]):
 
     def positions_of(self, connection: Connection[Context]) -> int:
         """Return how many drafts a connection waits for."""
-        return sum(task.policy.depth for task in self._turns.of(connection))
+        return sum(task.policy.depth for task in self._scheduler.of(connection))
 
     @property
     def waiting(self) -> bool:
         """Whether there is something to draft."""
-        return bool(self._turns)
+        return bool(self._scheduler)
 
     @property
     def queued(self) -> int:
         """Proposals that were asked for and are not begun; any thread may ask."""
-        return len(self._turns)
+        return len(self._scheduler)
 
     @property
     def open_sessions(self) -> int:
@@ -217,12 +217,12 @@ class DrafterProgram(Generic[Context]):
 
     @property
     def slots_in_use(self) -> int:
-        """Proposals that somebody waits for; any thread may ask."""
-        return len(self._turns) + self._drawing
+        """Proposals that are waited for; any thread may ask."""
+        return len(self._scheduler) + self._drawing
 
     def owes(self, connection: Connection[Context]) -> bool:
         """Whether a verifier waits for a proposal, so that its silence is no silence."""
-        return connection in self._turns
+        return connection in self._scheduler
 
     def drain(self) -> None:
         """Take no more sessions; those that were drafted for go on."""
@@ -242,10 +242,10 @@ class DrafterProgram(Generic[Context]):
         """
         began = self._clock()
         self._lapse(began)
-        batch, piece = self._turns.take(self.config.max_batch)
+        batch, piece = self._scheduler.take(self.config.max_batch)
         batch = [each for each in batch if self._wanted(*each)]
         if piece is not None and not self._wanted(*piece):
-            self._turns.drop(piece[0], piece[1].session)
+            self._scheduler.drop(piece[0], piece[1].session)
             piece = None
         answered: list[Connection[Context]] = []
         if batch or piece is not None:
@@ -264,7 +264,7 @@ class DrafterProgram(Generic[Context]):
     def book(self) -> None:
         """Count the batches that were drawn, and let their connections get ready for what follows.
 
-        Nobody waits for that any more.
+        Called after the answers have left, so that no verifier waits for it.
         """
         counters = self.counters
         for size, seconds, batch, drafts in self._unbooked:
@@ -278,7 +278,7 @@ class DrafterProgram(Generic[Context]):
 
     def lapsed(self, sessions: int, why: LeaseEnd) -> None:
         """Sessions of a verifier that goes on were ended, since nothing was asked in them."""
-        self.counters.lapsed[why] += sessions
+        self.counters.ended_sessions[why] += sessions
         verb = "ends" if sessions == 1 else "end"
         text = f"{sessions} session{'' if sessions == 1 else 's'} in which nothing is asked {verb}"
         log_event(_LOG, logging.INFO, "sessions_lapsed", text, why=why.value, sessions=sessions)
@@ -301,14 +301,14 @@ class DrafterProgram(Generic[Context]):
 
     def shut_down(self) -> None:
         """Decline what waits: this drafter is going away."""
-        for connection, task in self._turns.clear():
+        for connection, task in self._scheduler.clear():
             self._count(Status.SHUTTING_DOWN)
             connection.answer(task, Status.SHUTTING_DOWN)
             connection.answered(task.session)
 
     def _wanted(self, connection: Connection[Context], task: DraftTask) -> bool:
         """Whether a task whose turn has come is still waited for; after a RESET it is not."""
-        wanted = connection.roster is not None and connection.roster.wanted(task)
+        wanted = connection.table is not None and connection.table.wanted(task)
         self.counters.withdrawn += not wanted
         return wanted
 
@@ -317,12 +317,12 @@ class DrafterProgram(Generic[Context]):
     ) -> bool:
         """Let a task whose piece was fed wait for the rest; returns whether it is over instead."""
         if isinstance(fed, Status):
-            self._turns.drop(connection, task.session)
+            self._scheduler.drop(connection, task.session)
             return True
-        assert connection.roster is not None
+        assert connection.table is not None
         length = connection.contexts[task.session].length
-        self._turns.put(connection, connection.roster.fed(task, length))
-        self.counters.pieces += 1
+        self._scheduler.put(connection, connection.table.fed(task, length))
+        self.counters.prefill_chunks += 1
         return False
 
     def _count(self, draft: Draft | ShardDraft | Status) -> None:
@@ -369,8 +369,8 @@ class DrafterProgram(Generic[Context]):
         # Shorter where it was made again after the engine failed, or where drafts were not the
         # model's; what it holds is the beginning of what is kept all the same.
         if context.length < task.cached_tokens:
-            assert connection.roster is not None
-            tokens = connection.roster[task.session].tokens[context.length :]
+            assert connection.table is not None
+            tokens = connection.table[task.session].tokens[context.length :]
         else:
             self.engine.truncate(context, task.cached_tokens)
         if piece:

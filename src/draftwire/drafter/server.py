@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Generic, Self
 
 from draftwire.drafter.admission import Admission
-from draftwire.drafter.counters import LeaseEnd, TurnedAway
+from draftwire.drafter.counters import LeaseEnd, Rejection
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.listener import Listener
 from draftwire.drafter.log import DrafterLog
@@ -35,9 +35,9 @@ class DrafterServer(Generic[Context]):
     A connection whose peer does not read is not read from either, so that what waits for it is
     bounded by one read's worth of answers; one that reads too much for its limits is not read from
     for a while. Connections over the limit are closed at once; of those that have not agreed on
-    HELLO the oldest makes way first (P23). One that has agreed ends when it keeps silent for its
-    lease, and the one that has been without a proposal for longest makes way for a verifier that
-    agrees on HELLO when all places are taken (P30): not for somebody who has merely connected.
+    HELLO the oldest is evicted first (P23). One that has agreed ends when it keeps silent for its
+    lease, and the one that has been without a proposal for longest is evicted for a verifier
+    that agrees on HELLO when all places are taken (P30): not for a connection alone.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class DrafterServer(Generic[Context]):
         self._stopping = False
         self._drain_seconds: float | None = None
         self._drained_by = 0.0
-        self._due = 0.0  # when somebody has to be judged at the earliest, as the wait began
+        self._due = 0.0  # when a peer has to be judged at the earliest, as the wait began
 
     @property
     def address(self) -> Address:
@@ -131,7 +131,7 @@ class DrafterServer(Generic[Context]):
     def turn(self) -> None:
         """Wait for something, read all that is there, draft it as one batch, send.
 
-        What somebody waits for is on its way before anything is booked or judged.
+        What is waited for is on its way before anything is booked or judged.
         """
         touched: list[Peer[Context]] = []
         # Of these the selector knows nothing: what waits has been decrypted already.
@@ -200,7 +200,7 @@ class DrafterServer(Generic[Context]):
         for peer in awaited:
             self._admission.worked(peer, heard)
         for peer in self._admission.too_slow(heard):
-            self._count(TurnedAway.TOO_SLOW)
+            self._count(Rejection.TOO_SLOW)
             self._turn_away(peer, TimeoutError("it did not agree on HELLO in time"))
         resumed = self._admission.resumed(heard)
         for peer in self._admission.expired(heard):
@@ -223,7 +223,7 @@ class DrafterServer(Generic[Context]):
         now = time.monotonic()
         crowded_out = self._admission.crowded_out(now)
         if crowded_out is not None:
-            self._count(TurnedAway.CROWDED_OUT)
+            self._count(Rejection.EVICTED)
             self._turn_away(crowded_out, TimeoutError("others wait to connect"))
         try:
             stream = PlainStream(accepted) if self._tls is None else self._tls.accept(accepted)
@@ -232,7 +232,7 @@ class DrafterServer(Generic[Context]):
             return
         connection = self.program.connect(self._admission.spare(now))
         if connection is None:
-            self._count(TurnedAway.FULL)
+            self._count(Rejection.FULL)
             stream.socket.close()
             return
         peer = Peer(stream, connection, now + self._limits.handshake_seconds)
@@ -247,7 +247,7 @@ class DrafterServer(Generic[Context]):
         if self._admission.taken:
             yields = self._admission.evictable(now)
             if yields is None:
-                self._count(TurnedAway.FULL)
+                self._count(Rejection.FULL)
                 self._turn_away(peer, TimeoutError("all places are taken"))
                 return
             self._end_lease(yields, LeaseEnd.EVICTED)
@@ -255,7 +255,7 @@ class DrafterServer(Generic[Context]):
 
     def _end_lease(self, peer: Peer[Context], why: LeaseEnd) -> None:
         silent = self._admission.silent(peer, time.monotonic())
-        self.program.counters.leases[why] += 1
+        self.program.counters.ended_leases[why] += 1
         self._log.lease_ended(peer.name, why, silent, len(peer.connection.contexts))
         self._forget(peer, told=True)
 
@@ -263,7 +263,7 @@ class DrafterServer(Generic[Context]):
         try:
             peer.stream.greet()
         except OSError as error:
-            self._count(TurnedAway.NO_TLS)
+            self._count(Rejection.NO_TLS)
             self._turn_away(peer, ConnectionError(f"no TLS: {tls_reason(error)}"))
             return
         if peer.stream.greeted:  # the peer's first message may be among what TLS has read
@@ -287,7 +287,7 @@ class DrafterServer(Generic[Context]):
             self.unread.add(peer)
         if connection.error is not None:
             self._log.refused(peer.name, peer.host, connection.error)
-        elif connection.roster is not None and self._admission.half_open(peer):
+        elif connection.table is not None and self._admission.half_open(peer):
             self._agree(peer)
 
     def _book(self, peer: Peer[Context], now: float) -> None:
@@ -334,8 +334,8 @@ class DrafterServer(Generic[Context]):
         self._log.refused(peer.name, peer.host, error)
         self._forget(peer, told=True)
 
-    def _count(self, why: TurnedAway) -> None:
-        self.program.counters.turned_away[why] += 1
+    def _count(self, why: Rejection) -> None:
+        self.program.counters.rejected[why] += 1
 
     def _forget(self, peer: Peer[Context], *, told: bool = False) -> None:
         """Close a connection and free what it holds. told: the operator knows why."""
@@ -344,7 +344,7 @@ class DrafterServer(Generic[Context]):
             self.unread.discard(peer)
             self._admission.forget(peer)
             self._watch(peer, 0)
-            if peer.connection.roster is not None and not told:
+            if peer.connection.table is not None and not told:
                 error = peer.connection.error
                 self._log.closed(peer.name, "it left" if error is None else str(error))
             self.program.disconnect(peer.connection)
@@ -397,7 +397,7 @@ def serve(
     machines can reach is not listened on without one.
     ready: called with the bound address once verifiers can connect, after the arithmetic has been
     compiled (no verifier's deadline pays for that). Signals are taken over in the main thread only.
-    Raises TransportError (the port is in use, the address is open to strangers) and
+    Raises TransportError (the port is in use, the address is open without authentication) and
     ConfigurationError.
     """
     key = security.secret if isinstance(security, PresharedKey) else b""

@@ -12,7 +12,7 @@ def take_signals(
 ) -> Callable[[], None]:
     """Let SIGINT call ``stop`` and SIGTERM ``drain``; returns what undoes that.
 
-    wake: a descriptor that a byte is written to, so that whoever waits looks up. Signals are taken
+    wake: a descriptor that a byte is written to, so that a selector returns. Signals are taken
     over in the main thread only; elsewhere nothing happens.
     """
     if threading.current_thread() is not threading.main_thread():

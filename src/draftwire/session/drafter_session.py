@@ -280,7 +280,7 @@ class DrafterSession:
         if not 0 < rider.round < step.round or rider.round < self.round:
             _refuse(_CODE.COMMIT_MISMATCH, "committed_round", "it is not the round before")
         if rider.round > self.round:
-            # A round that never came here: nobody proposed in it, so nothing of it was accepted.
+            # A round that never came here: it had no proposal, so nothing of it was accepted.
             if rider.accepted or rider.outcome is not Outcome.TARGET_ONLY:
                 _refuse(_CODE.COMMIT_MISMATCH, "committed_accepted", "no such proposal was made")
             return ()

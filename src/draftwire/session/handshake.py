@@ -97,7 +97,7 @@ def derive(
 class Handshake:
     """One side of one connection's handshake.
 
-    key: the secret that both sides share, bytes enough that nobody guesses it. nonce: 32 random
+    key: the secret that both sides share, bytes enough not to be guessed. nonce: 32 random
     bytes that this side never used before; a nonce used twice lets an old connection be replayed.
     """
 

@@ -1,6 +1,6 @@
 """The states, inputs and transitions of a session: one table, the same for both roles.
 
-A session is what its messages have made of it, whoever sent them: the verifier's half advances
+A session is what its messages have made of it, from either side: the verifier's half advances
 when it sends STEP, the drafter's half when it receives it. A missing entry is a protocol error.
 Some inputs are not messages of their own but are implied by one: a STEP of a later round says that
 the round in flight was given up, and its rider commits that round.

@@ -47,8 +47,8 @@ class SessionTable:
     session; the others and the connection go on. A session in which nothing is asked for long ends
     (P32): ``now`` is in seconds and never falls from one call to the next.
 
-    yield_seconds: without a STEP, after which a session makes way for another where there are as
-    many as may be.
+    yield_seconds: without a STEP, after which a session may be evicted for another where there
+    are as many as may be.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SessionTable:
             return Actions(self._error(message, error), refused=error.code)
 
     def reply(self, task: DraftTask, drafted: Draft | ShardDraft) -> Parts:
-        """Return the bytes that answer a task; none if nobody wants it any more."""
+        """Return the bytes that answer a task; none if it was cancelled."""
         session = self._sessions.get(task.session)
         return [] if session is None else session.reply(task, drafted)
 
@@ -110,12 +110,12 @@ class SessionTable:
         return self._sessions[task.session].fed(task, length)
 
     def decline(self, task: DraftTask, status: Status) -> Parts:
-        """Return the bytes that say why a task has no proposal; none if nobody wants it."""
+        """Return the bytes that say why a task has no proposal; none if it was cancelled."""
         session = self._sessions.get(task.session)
         return [] if session is None else session.decline(task, status)
 
     def wanted(self, task: DraftTask) -> bool:
-        """Say whether somebody still waits for a task."""
+        """Say whether a task is still waited for."""
         session = self._sessions.get(task.session)
         return session is not None and session.wants(task)
 
@@ -200,7 +200,7 @@ class SessionTable:
         return Actions(answer, again=again, ended=ended, silent=bool(ended))
 
     def _room(self, now: float) -> int | None:
-        """Return the session that makes way for a new one; None = there is room without that."""
+        """Return the session to evict for a new one; None = there is room without that."""
         if len(self._sessions) < self.agreed.max_sessions:
             return None
         for _, session in self.silent(now, self._yield_seconds):

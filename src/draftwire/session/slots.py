@@ -1,9 +1,9 @@
 """Slots: fixed places for replies, and who may write into and read out of one when (law 3).
 
-A slot's life is one table of data. Whoever asks gets a :class:`Claim` on a slot: its number and its
+A slot's life is one table of data. A caller gets a :class:`Claim` on a slot: its number and its
 epoch. Everything that is done with the slot names the claim, and a claim of another epoch
 is refused. The epoch moves on whenever the slot becomes free, because its consumer is done or its
-round is given up, and before anybody else can be given it. So a reply that comes late is neither
+round is given up, and before it can be given again. So a reply that comes late is neither
 read into a slot that has a new owner nor out of it, and a buffer is not reused under a consumer.
 
 A slot has one consumer, the caller of the session that asked: ranks that judge together are sent

@@ -1,7 +1,7 @@
 """State machines as data: one table of states and inputs, and what follows from each pair.
 
 The session, the link, the handshake and the slots each have one. A pair that is missing may not
-happen; whoever owns the machine says what that means.
+happen; the owner of the machine says what that means.
 """
 
 from __future__ import annotations

@@ -189,18 +189,6 @@ class VerifierSession:
         self.round += 1
         self._last = None
 
-    def skip_over(self, tokens: Sequence[int]) -> None:
-        """Begin and end as many rounds as there are tokens, each without asking, with its token.
-
-        The same as ``skip`` and ``commit`` for each of them.
-        """
-        if tokens:
-            self.state = advance(advance(self.state, Input.SKIP), Input.COMMIT)
-            self.round += len(tokens)
-            self._prefix.extend(tokens)
-            self._last = CommitRider(self.round, 0, Outcome.TARGET_ONLY)
-            self._last_token = tokens[-1]
-
     def use_context(self, version: int) -> Dropped | None:
         """Ask under another context version from now on: p depends on something else (P13).
 

@@ -1,6 +1,6 @@
 """Our numbers in a Prometheus registry: read when it is scraped, never written on the way.
 
-``prometheus_client`` is imported when a collector is made, so nobody else waits for it.
+``prometheus_client`` is imported when a collector is made, so no other program waits for it.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ DRAFTER_METRICS: Final[tuple[MetricSpec[DrafterView], ...]] = (
         "draftwire_drafter_turned_away",
         _C,
         "Connections that were ended before HELLO was agreed, other than by a protocol error",
-        lambda v: by_name(v.counters.turned_away),
+        lambda v: by_name(v.counters.rejected),
         "why",
     ),
     MetricSpec(
@@ -73,21 +73,21 @@ DRAFTER_METRICS: Final[tuple[MetricSpec[DrafterView], ...]] = (
         "draftwire_drafter_leases_ended",
         _C,
         "Agreed connections that were ended because their verifier kept silent",
-        lambda v: by_name(v.counters.leases),
+        lambda v: by_name(v.counters.ended_leases),
         "why",
     ),
     MetricSpec(
         "draftwire_drafter_sessions_lapsed",
         _C,
         "Sessions that were ended because nothing was asked in them, of verifiers that went on",
-        lambda v: by_name(v.counters.lapsed),
+        lambda v: by_name(v.counters.ended_sessions),
         "why",
     ),
     MetricSpec(
         "draftwire_drafter_protocol_errors",
         _C,
         "Protocol errors that ended a connection, found here",
-        lambda v: by_name(v.counters.found),
+        lambda v: by_name(v.counters.local_errors),
         "code",
     ),
     MetricSpec(
@@ -101,7 +101,7 @@ DRAFTER_METRICS: Final[tuple[MetricSpec[DrafterView], ...]] = (
         "draftwire_drafter_told_errors",
         _C,
         "Protocol errors that verifiers found in what was sent from here",
-        lambda v: by_name(v.counters.told),
+        lambda v: by_name(v.counters.remote_errors),
         "code",
     ),
     MetricSpec(
@@ -175,7 +175,7 @@ DRAFTER_METRICS: Final[tuple[MetricSpec[DrafterView], ...]] = (
         "draftwire_drafter_prefill_chunks",
         _C,
         "Chunks of long prefixes that were prefilled while the rest waited",
-        lambda v: v.counters.pieces,
+        lambda v: v.counters.prefill_chunks,
     ),
     MetricSpec(
         "draftwire_drafter_engine_failures",

@@ -40,7 +40,7 @@ def one_line(text: object) -> str:
 class Limiter:
     """Lets one line a peer through in ``seconds``, and says how many it held back meanwhile.
 
-    It remembers the last ``peers`` of them, so strangers cannot fill it.
+    It remembers the last ``peers`` of them, so unauthenticated peers cannot fill it.
     """
 
     def __init__(

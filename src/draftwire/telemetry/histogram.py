@@ -1,6 +1,6 @@
 """Counts that another thread may read at any time: their shape never changes, only their numbers.
 
-Every key there can be stands in them from the beginning, so whoever reads meets no half-made entry,
+Every key there can be stands in them from the beginning, so a reader meets no half-made entry,
 and nothing that a peer says becomes a key.
 """
 

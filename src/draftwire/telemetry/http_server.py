@@ -2,7 +2,7 @@
 
 The server is the standard library's, the application Prometheus's own. At most ``MOST_CLIENTS``
 are answered at once; one that takes longer than ``CLIENT_SECONDS`` in all is ended, and the oldest
-makes way where there are too many. Nothing they send reaches the program.
+is ended where there are too many. Nothing they send reaches the program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CLIENT_SECONDS: Final = 5.0
 MOST_CLIENTS: Final = 8
 EXHAUSTED_SECONDS: Final = 0.5
-LEAVING_SECONDS: Final = 0.5  # for which a new client waits until the oldest has made way
+LEAVING_SECONDS: Final = 0.5  # for which a new client waits until the oldest has ended
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -71,7 +71,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 self._end(client)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; where too many are answered already, the oldest makes way."""
+        """Answer in a thread; where too many are answered already, the oldest is ended."""
         if not self._free.acquire(blocking=False):
             with self._lock:
                 for oldest in self._clients:

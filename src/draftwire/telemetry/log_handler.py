@@ -1,6 +1,6 @@
 """Log lines of the command line: text or JSON, one a line, written by a thread of their own.
 
-The program only puts a line into a bounded queue. When whoever reads the lines stops, or the disk
+The program only puts a line into a bounded queue. When the reader of the lines stops, or the disk
 is full, lines are lost and counted; the program neither waits nor fails.
 """
 

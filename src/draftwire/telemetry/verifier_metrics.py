@@ -216,14 +216,14 @@ VERIFIER_METRICS: Final[tuple[MetricSpec[VerifierView], ...]] = (
         "draftwire_protocol_errors",
         _C,
         "Protocol errors found in what the drafter sent",
-        lambda v: by_name(v.client.counters.found),
+        lambda v: by_name(v.client.counters.local_errors),
         "code",
     ),
     MetricSpec(
         "draftwire_told_errors",
         _C,
         "Protocol errors that the drafter found in what was sent from here",
-        lambda v: by_name(v.client.counters.told),
+        lambda v: by_name(v.client.counters.remote_errors),
         "code",
     ),
     MetricSpec(

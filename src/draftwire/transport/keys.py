@@ -24,7 +24,7 @@ class PresharedKey:
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what somebody could guess."""
+        """Refuse what could be guessed."""
         if len(self.secret) < KEY_BYTES or len(set(self.secret)) < _FEWEST_VALUES:
             raise ConfigurationError(
                 f"a key is {KEY_BYTES} random bytes or more, and no password:"

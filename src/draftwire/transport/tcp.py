@@ -24,7 +24,7 @@ KEEP_ALIVE: Final = {  # option: seconds, or a number of probes; a peer without 
     "TCP_KEEPIDLE": 30,  # in a minute, where the system's own defaults take two hours
     "TCP_KEEPINTVL": 10,
     "TCP_KEEPCNT": 3,
-    "TCP_USER_TIMEOUT": 60_000,  # milliseconds: the same for bytes that nobody acknowledges
+    "TCP_USER_TIMEOUT": 60_000,  # milliseconds: the same for bytes without acknowledgement
 }
 
 
@@ -165,14 +165,14 @@ def connected_to(address: Address, deadline: float) -> socket.socket:
 def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
     """Return a non-blocking listening socket; port 0 takes any free one.
 
-    guarded: whoever connects has to prove who he is. Raises TransportError: an address that others
+    guarded: every peer has to authenticate itself. Raises TransportError: an address that others
     could reach without that (P20), a port in use, an address that is not this machine's.
     """
     if not host:
         raise TransportError("the host to listen on is empty: name an address, such as 127.0.0.1")
     if not guarded and not is_loopback(host):
         raise TransportError(
-            f"{host} can be reached from other machines and this port asks nobody who they are:"
+            f"{host} can be reached from other machines and this port authenticates no peer:"
             " give --psk-file FILE (draftwire keygen makes one), or --tls-cert, --tls-key and"
             " --tls-ca, or keep 127.0.0.1 and let ssh carry the port"
         )
@@ -242,7 +242,7 @@ def bound_address(listener: socket.socket) -> Address:
 
 
 def free_address() -> Address:
-    """Return a loopback address that nobody listens on now; somebody may a moment later."""
+    """Return a loopback address that is free now; it may be taken a moment later."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return bound_address(probe)

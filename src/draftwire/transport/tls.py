@@ -73,7 +73,7 @@ class Tls:
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
         self._context.check_hostname = not server and not files.fingerprints
         self._context.verify_mode = ssl.CERT_REQUIRED
-        # A peer's own certificate among the trusted ones is trusted, whoever signed it.
+        # A peer's own certificate among the trusted ones is trusted under any signature.
         self._context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if server:
             self._context.num_tickets = 0  # every connection shows its certificate
@@ -88,7 +88,7 @@ class Tls:
         """Connect and do the handshake.
 
         Raises ProtocolError AUTHENTICATION_FAILED (another certificate, or no TLS there) and
-        TransportError (nobody there, or too slow).
+        TransportError (no listener, or too slow).
         """
         plain = connected_to(address, deadline)
         try:

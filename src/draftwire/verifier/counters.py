@@ -31,7 +31,8 @@ class ClientCounters:
     connections that ended otherwise than by our own closing. sent, received: bytes of rounds,
     frames included. strays: messages for sessions that are over. round_trip: seconds from a STEP to
     its whole proposal. drops: what was dropped, by reason, stale and duplicate messages included.
-    found, told: protocol errors that we found in what the drafter sent, and that it found in ours.
+    local_errors, remote_errors: protocol errors found here in what the drafter sent, and there in
+    what was sent from here.
     """
 
     connections: int = 0
@@ -42,12 +43,16 @@ class ClientCounters:
     strays: int = 0
     round_trip: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     drops: Counter[DropReason] = field(default_factory=_drops)
-    found: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))
-    told: dict[ProtocolErrorCode, int] = field(default_factory=lambda: zeros(ProtocolErrorCode))
+    local_errors: dict[ProtocolErrorCode, int] = field(
+        default_factory=lambda: zeros(ProtocolErrorCode)
+    )
+    remote_errors: dict[ProtocolErrorCode, int] = field(
+        default_factory=lambda: zeros(ProtocolErrorCode)
+    )
 
     def error(self, error: Exception | None) -> None:
         """Count a protocol error under the side that found it; anything else is no such error."""
         if isinstance(error, RemoteError):
-            self.told[error.code] += 1
+            self.remote_errors[error.code] += 1
         elif isinstance(error, ProtocolError):
-            self.found[error.code] += 1
+            self.local_errors[error.code] += 1

@@ -56,7 +56,7 @@ class Drafter(Protocol):
     """Where proposals come from.
 
     breaker: decides between rounds whether they are drafted; None = always. totals: what its texts
-    have come to, for whoever watches.
+    have come to, for telemetry.
     """
 
     breaker: Breaker | None

@@ -160,7 +160,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         self.close()
 
     def __del__(self) -> None:
-        """Close what nobody closed, so that a text that was never begun keeps no slot for ever."""
+        """Close what was left open, so that a text that was never begun keeps no slot for ever."""
         if getattr(self, "_held", None) is not None:  # there is none where __init__ has refused
             self.close()
 

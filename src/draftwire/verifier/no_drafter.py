@@ -32,7 +32,7 @@ class NoDrafter:
         self.round += 1
 
     def commit(self, outcome: Outcome, accepted: int, tokens: Sequence[int]) -> None:
-        """Nothing to tell anybody."""
+        """There is no drafter to tell."""
 
     def close(self) -> None:
         """Nothing to free."""

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from draftwire.errors import ProtocolError
 from draftwire.session.proposal import Dropped, Proposal, Received
-from draftwire.session.session_states import Input, advance
 from draftwire.session.slot_buffers import ReplySlots
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.verifier.counters import Traffic
@@ -48,7 +47,7 @@ class ClientRequest:
     def __init__(self, client: RequestClient, asking: VerifierSession) -> None:
         """Made by ``DraftClient.open``."""
         self.traffic = Traffic()
-        self._asking = asking
+        self.asking = asking
         self._client = client
         self._pacing = RoundPacing()
         self._vocab_size = client.vocab_size
@@ -57,28 +56,16 @@ class ClientRequest:
         # What was last found to fit: neither changes once it is made.
         self._offered: ProposalPolicy | None = None
         self._limits: Agreed | None = None
-        # Rounds that were skipped, and the token of each that is over: the session is told of all
-        # of them at once, when it is next needed, so that a round that asks for nothing costs next
-        # to nothing.
-        self._skipped = 0
-        self._alone: list[int] = []
-
-    @property
-    def asking(self) -> VerifierSession:
-        """The session, which knows of every round so far."""
-        if self._skipped:
-            self._tell()
-        return self._asking
 
     @property
     def generation(self) -> int:
         """The generation of the latest round."""
-        return self._asking.generation
+        return self.asking.generation
 
     @property
     def round(self) -> int:
         """The round id of the latest round."""
-        return self._asking.round + self._skipped
+        return self.asking.round
 
     def connected(self, agreed: Agreed, slots: ReplySlots) -> None:
         """There is a connection (again), with these limits, and these slots for replies."""
@@ -97,13 +84,11 @@ class ClientRequest:
     def take(self, received: Received, size: int, now: float) -> Proposal | Dropped | None:
         """Take what came for this request, ``size`` bytes; returns as ``VerifierSession.take``."""
         self.traffic.received += size
-        if self._skipped:
-            self._tell()
-        return self._asking.take(received, now)
+        return self.asking.take(received, now)
 
     def drafted(self, result: Proposal | Dropped) -> Drafted:
         """Book how a round that was asked has ended."""
-        asking = self._asking  # it has asked: no round before is untold
+        asking = self.asking
         self.traffic.audit_seconds = asking.audit_seconds
         self._client.book(result, asking.round_trip)
         if isinstance(result, Proposal):
@@ -114,22 +99,13 @@ class ClientRequest:
 
     def skip(self) -> None:
         """Begin the next round without asking."""
-        if self._skipped > len(self._alone):
-            self.asking.skip()  # a round is on: the session refuses another
-        if not self._skipped:
-            advance(self._asking.state, Input.SKIP)
-        self._skipped += 1
+        self.asking.skip()
         self._client.keep_alive()
 
     def commit(self, outcome: Outcome, accepted: int, tokens: Sequence[int]) -> None:
         """End the round: ``tokens`` are committed, the first ``accepted`` of them drafts."""
         token = None if outcome is Outcome.ENDED else tokens[-1]
-        if not self._skipped:
-            self._asking.commit(accepted, outcome, token)
-        elif outcome is Outcome.TARGET_ONLY and self._skipped > len(self._alone) and not accepted:
-            self._alone.append(tokens[-1])
-        else:
-            self.asking.commit(accepted, outcome, token)
+        self.asking.commit(accepted, outcome, token)
         if token is not None and token >= self._vocab_size:
             self._unshared = True
 
@@ -146,14 +122,6 @@ class ClientRequest:
         reason = self._pacing.pauses()
         return None if reason is None else Miss(reason)
 
-    def _tell(self) -> None:
-        """Tell the session of the rounds that asked for nothing; of one that is on as well."""
-        skipped, alone = self._skipped, self._alone
-        self._skipped, self._alone = 0, []
-        self._asking.skip_over(alone)
-        if skipped > len(alone):
-            self._asking.skip()
-
     def allowed(
         self, policy: ProposalPolicy, agreed: Agreed | Miss
     ) -> tuple[Miss | None, ProposalPolicy]:
@@ -161,14 +129,12 @@ class ClientRequest:
 
         agreed: with the drafter, or why nothing is.
         """
-        if self._skipped:
-            self._tell()
-        room = self._asking.room()
+        room = self.asking.room()
         if policy is self._offered and agreed is self._limits and policy.depth <= room:
             return None, policy
         if isinstance(agreed, Miss):
             return agreed, policy
-        if not self._asking.has_slot(agreed):
+        if not self.asking.has_slot(agreed):
             return Miss(MissReason.NO_SLOT), policy
         if room < 1:
             return Miss(MissReason.CONTEXT_LIMIT), policy

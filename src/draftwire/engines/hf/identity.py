@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from draftwire.errors import ModelError, PairMismatchError
-from draftwire.wire.identity import ModelIdentity, files_hash, labelled_sha256
+from draftwire.engines.identity import checkpoint_of_files, framed
+from draftwire.errors import ModelError
+from draftwire.wire.identity import labelled_sha256
 from draftwire.wire.registry import MAX_VOCABULARY
 
 IDENTITY_PATTERNS = ("config.json", "*.safetensors", "*.index.json", "pytorch_model*.bin")
-
-
-@dataclass(frozen=True, slots=True)
-class _FileStamp:
-    modified: int
-    size: int
-    inode: int
-    digest: bytes
-
-
-_digests: dict[Path, _FileStamp] = {}
 
 
 def checkpoint_identity(folder: str | Path) -> bytes:
@@ -40,8 +27,7 @@ def checkpoint_identity(folder: str | Path) -> bytes:
     names = sorted({file.name for pattern in IDENTITY_PATTERNS for file in path.glob(pattern)})
     if "config.json" not in names or len(names) < 2:
         raise ModelError(f"{path} has no config.json or no weights: it has no identity")
-    digests = ((name, _file_digest(path / name)) for name in names)
-    return files_hash("draftwire checkpoint v1", digests)
+    return checkpoint_of_files(path / name for name in names)
 
 
 def model_identity(model: Any) -> bytes:
@@ -57,11 +43,11 @@ def _model_parts(model: Any) -> Iterator[bytes]:
     config = dict(model.config.to_dict())
     config.pop("transformers_version", None)
     config.pop("_name_or_path", None)
-    yield _framed(json.dumps(config, sort_keys=True, default=str).encode())
+    yield framed(json.dumps(config, sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         head = f"{name} {tensor.dtype} {tuple(tensor.shape)}"
         flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        yield _framed(head.encode())
+        yield framed(head.encode())
         yield flat.numpy().tobytes()
 
 
@@ -98,36 +84,3 @@ def real_vocabulary(tokenizer: Any, width: int) -> int:
     if not 1 <= size <= MAX_VOCABULARY:
         raise ModelError(f"a vocabulary of {size} ids; 1 to {MAX_VOCABULARY} are allowed")
     return int(size)
-
-
-def require_pair(target: ModelIdentity, drafter: ModelIdentity) -> None:
-    """Refuse two models that do not speak the same ids. Raises PairMismatchError with the field."""
-    if target.vocab_size != drafter.vocab_size:
-        raise PairMismatchError(
-            "vocab_size",
-            f"the target knows {target.vocab_size} tokens, the drafter {drafter.vocab_size} "
-            "(padding not counted): they are not a pair",
-        )
-    if target.tokenizer_hash != drafter.tokenizer_hash:
-        raise PairMismatchError(
-            "tokenizer_hash",
-            "target and drafter have different tokenizers: the same id means different text",
-        )
-    if target.id_map_hash != drafter.id_map_hash:
-        raise PairMismatchError("id_map_hash", "target and drafter were set up for other id maps")
-
-
-def _framed(data: bytes) -> bytes:
-    return struct.pack("<Q", len(data)) + data
-
-
-def _file_digest(path: Path) -> bytes:
-    status = path.stat()
-    known = _digests.get(path)
-    stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-    if known is not None and (known.modified, known.size, known.inode) == stamp:
-        return known.digest
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").digest()
-    _digests[path] = _FileStamp(*stamp, digest)
-    return digest

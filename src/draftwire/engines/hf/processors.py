@@ -82,7 +82,7 @@ class RowProcessors:
 
     def _check_repeats(self, ids: torch.Tensor, logits: torch.Tensor, answer: torch.Tensor) -> None:
         try:
-            again = self._list(ids, logits.clone())
+            again = self._list(ids, logits.clone()).to(answer.dtype)
         except Exception as error:
             raise ConfigurationError(f"{self._names()} when asked twice: {error}") from error
         if not ((again == answer) | (again.isnan() & answer.isnan())).all():

@@ -107,7 +107,7 @@ def join(
     rendezvous: "HOST:PORT", where the leader listens. device: None = for NCCL the GPU of the rank's
     number among those of its machine. patience: seconds to wait for the others, now and in every
     collective; NCCL notices a rank that has died by nothing else. Raises ConfigurationError
-    (backend, rank, device), TransportError (nobody met).
+    (backend, rank, device), TransportError (a rank is missing).
     """
     if backend not in BACKENDS:
         raise ConfigurationError(f"there is no backend {backend!r}: one of {', '.join(BACKENDS)}")
@@ -143,7 +143,7 @@ def claim_gpu(rank: int, device: str) -> str:
     if device == "cuda":
         device = f"cuda:{rank % number}"
     torch.cuda.set_device(device)
-    # Otherwise a collective that is given up ends the process, and nobody hears why.
+    # Otherwise a collective that is given up ends the process without a reason.
     os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
     return device
 

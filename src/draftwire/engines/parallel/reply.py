@@ -96,7 +96,7 @@ class FollowerProgram(DrafterProgram[RankedContext]):
         for connection, task in self._tasks():
             draft = self.mailbox.take(connection, task)
             if draft is not None:
-                self._turns.drop(connection, task.session)
+                self._scheduler.drop(connection, task.session)
                 self._count(draft)
                 connection.answer(task, draft)
                 connection.answered(task.session)
@@ -104,7 +104,7 @@ class FollowerProgram(DrafterProgram[RankedContext]):
         return answered
 
     def _tasks(self) -> list[tuple[Connection[RankedContext], DraftTask]]:
-        return [(peer, task) for peer in self.connections for task in self._turns.of(peer)]
+        return [(peer, task) for peer in self.connections for task in self._scheduler.of(peer)]
 
 
 @contextmanager

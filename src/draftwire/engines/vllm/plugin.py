@@ -10,7 +10,7 @@ import functools
 import sys
 from typing import Any
 
-from draftwire.engines.vllm import repairs
+import draftwire.engines.vllm.repairs as repairs
 
 _MARK = "_draftwire_checked"
 

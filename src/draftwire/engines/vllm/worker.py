@@ -8,7 +8,7 @@ import torch
 from vllm.distributed import get_tp_group
 from vllm.platforms import current_platform
 
-from draftwire.engines.vllm import repairs
+import draftwire.engines.vllm.repairs as repairs
 from draftwire.engines.vllm.compatibility import require_runner, require_vllm
 from draftwire.engines.vllm.config import Options
 from draftwire.engines.vllm.proposer import Proposer

@@ -138,7 +138,7 @@ def host_rows_of(scores: Any) -> NDArray[Any]:
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
     """The array as the loops are compiled for it: contiguous and not read-only."""
     flags = array.flags
-    return array if flags.c_contiguous and flags.writeable else np.array(array)
+    return array if flags.c_contiguous and flags.writeable else np.array(array, order="C")
 
 
 def _judged(rows: NDArray[Any], this: Round) -> Verdict:

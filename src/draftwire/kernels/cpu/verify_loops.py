@@ -116,7 +116,7 @@ def target_weights(logits: NDArray[np.float32], out: NDArray[np.float64]) -> Non
     """p of a row, not normalised: exp64(logit - largest) (A24).
 
     logits: binary32 (V,); out: binary64 (V,). A row with NaN or +inf becomes NaN and a row of -inf
-    alone becomes 0, so that its use is refused by A11.
+    alone becomes 0, so that its use refuses it by A11.
     """
     largest, nan = survey_scores(np.ascontiguousarray(logits))
     if nan or not -np.inf < largest < np.inf:

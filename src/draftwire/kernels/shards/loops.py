@@ -243,11 +243,11 @@ def cut_of(
 def find_offsets(
     counts: NDArray[np.int32], offsets: NDArray[np.int64], out: NDArray[np.int64]
 ) -> None:
-    """The place that holds each row's word (A16), into out (N,); -1 where the offset is < 0."""
+    """The place that holds each row's draw (A16), into out (N,); -1 where the offset is < 0."""
     for row in range(counts.shape[0]):
         at = sample_inverse_cdf(
             counts[row], max(offsets[row], 0)
-        )  # whoever holds the token (law 4)
+        )  # on every rank, the owner or not (law 4)
         out[row] = -1 if offsets[row] < 0 else at
 
 

@@ -69,7 +69,7 @@ def quantise(shard: Shard, logits: NDArray[np.float32], policy: ProposalPolicy) 
 def draw(rows: ShardRows, words: Integers | None) -> Steps[Integers]:
     """The token of each row, int64 (N,), known to every rank; -1 for a refused row (A28).
 
-    words: the leader's, int64 (N,) of 24 bits; nobody else has or needs any. Law, for uniform
+    words: the leader's, int64 (N,) of 24 bits; no other rank has or needs any. Law, for uniform
     words: token v with probability counts[v] / 2^24 exactly; a shard without counts never.
     """
     count = len(rows.status)

@@ -114,7 +114,7 @@ def verify(
 ) -> Steps[ShardVerdicts]:
     """Judge the drafts of B rounds and draw what follows (A18-A20 over shards).
 
-    sources: of each round, on the leader; nobody else has or needs any. Law: what is emitted has
+    sources: of each round, on the leader; no other rank has or needs any. Law: what is emitted has
     the law of p alone, whatever the q. Errors: ArithmeticRefusalError OUT_OF_RANGE (shapes).
     """
     judge = _Judge(rounds, places, sources)

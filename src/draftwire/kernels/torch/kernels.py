@@ -89,7 +89,7 @@ class TensorKernels:
         if rows.dtype is torch.float64:  # weights: of an engine that makes p itself, on the host
             return kernels_for("cpu", "cpu").verify(self.transfer.to_host(rows), rounds)
         check_rows(rows)
-        return self._verdicts(rows, rounds)
+        return self._verdicts(rows, rounds) if rounds else []
 
     def _verdicts(self, scores: Tensor, rounds: Sequence[Round]) -> list[Verdict]:
         operations = self._operations

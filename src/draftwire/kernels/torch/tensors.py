@@ -43,8 +43,8 @@ class Transfer:
 
 
 def tensor_of(array: Any) -> Tensor:
-    """A tensor that shares the memory of an array of the host; a tensor is itself."""
-    return array if isinstance(array, Tensor) else torch.from_numpy(array)
+    """A tensor that shares the memory of an array or a tensor, and records no gradient."""
+    return array.detach() if isinstance(array, Tensor) else torch.from_numpy(array)
 
 
 def check_rows(rows: Tensor) -> None:

@@ -1,7 +1,7 @@
 """The Triton kernels of A1-A10: logits to integer weights to counts, and the draw of A16.
 
 Integers as in :mod:`draftwire.kernels.cpu.quantise_loops`, all int64 and below 2^63. Between
-two kernels there is one number a block of a row, added up again by whoever needs the sum.
+two kernels there is one number a block of a row, added up again where the sum is needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Places are judged by silence alone: never by a time in which the drafter itself was busy."""
+"""Admission is judged by silence alone: never by a time in which the drafter itself was busy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from draftwire.drafter import admission as places
-from draftwire.drafter.counters import LeaseEnd, TurnedAway
+from draftwire.drafter import admission
+from draftwire.drafter.counters import LeaseEnd, Rejection
 from draftwire.drafter.leases import Leases
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
@@ -104,10 +104,10 @@ def test_a_hello_that_waits_while_a_batch_is_drawn_is_not_too_slow() -> None:
         time.sleep(1.0)
         engine.go_on.set()
         assert late.agree()
-        assert not program.counters.turned_away[TurnedAway.TOO_SLOW]
+        assert not program.counters.rejected[Rejection.TOO_SLOW]
         mute = Caller(address)  # but one that says nothing is
         assert not mute.heard()
-        assert program.counters.turned_away[TurnedAway.TOO_SLOW] == 1
+        assert program.counters.rejected[Rejection.TOO_SLOW] == 1
 
 
 def test_a_stranger_is_judged_though_bytes_of_another_wait_all_along() -> None:
@@ -123,7 +123,7 @@ def test_a_stranger_is_judged_though_bytes_of_another_wait_all_along() -> None:
             busy = min(server.peers, key=lambda peer: peer.deadline)
             busy.deadline = float("inf")  # it is no stranger
             end = time.monotonic() + 5
-            while not program.counters.turned_away[TurnedAway.TOO_SLOW]:
+            while not program.counters.rejected[Rejection.TOO_SLOW]:
                 assert time.monotonic() < end
                 server.unread.add(busy)
                 server.turn()
@@ -148,8 +148,8 @@ def test_a_verifier_that_asked_while_a_batch_was_drawn_keeps_its_place() -> None
         time.sleep(0.1)
         engine.go_on.set()
         assert speaks.alive()
-        assert program.counters.leases[LeaseEnd.EVICTED] == 0
-        assert program.counters.turned_away[TurnedAway.FULL] == 1
+        assert program.counters.ended_leases[LeaseEnd.EVICTED] == 0
+        assert program.counters.rejected[Rejection.FULL] == 1
 
 
 def test_a_lease_is_not_over_for_one_who_spoke_while_a_batch_was_drawn() -> None:
@@ -163,7 +163,7 @@ def test_a_lease_is_not_over_for_one_who_spoke_while_a_batch_was_drawn() -> None
         time.sleep(1.0)
         engine.go_on.set()
         assert speaks.alive()
-        assert program.counters.leases[LeaseEnd.EXPIRED] == 0
+        assert program.counters.ended_leases[LeaseEnd.EXPIRED] == 0
 
 
 def test_a_lease_is_not_over_for_one_whose_proposal_has_just_been_sent() -> None:
@@ -184,7 +184,7 @@ def test_a_lease_is_not_over_for_one_whose_proposal_has_just_been_sent() -> None
             engine.one()
         until(lambda: program.counters.proposals == 3)
         assert all(each.alive() for each in callers)
-        assert program.counters.leases[LeaseEnd.EXPIRED] == 0
+        assert program.counters.ended_leases[LeaseEnd.EXPIRED] == 0
 
 
 def test_the_time_of_leases_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def test_the_time_of_leases_never_falls(monkeypatch: pytest.MonkeyPatch) -> None
             times.append(now)
             return super().evictable(now, seconds)
 
-    monkeypatch.setattr(places, "Leases", Noted)
+    monkeypatch.setattr(admission, "Leases", Noted)
     program = DrafterProgram(ToyDrafter(mixed(V, 1), V), DrafterConfig(max_connections=3))
     with serving(program) as server:
         for seed in range(4):
@@ -215,7 +215,7 @@ def test_the_time_of_leases_never_falls(monkeypatch: pytest.MonkeyPatch) -> None
     assert times == sorted(times)
 
 
-def test_strangers_do_not_keep_a_verifier_out_of_a_place_that_is_free() -> None:
+def test_unauthenticated_peers_do_not_keep_a_verifier_out_of_a_place_that_is_free() -> None:
     """They came while somebody would have yielded; then a place became free by itself."""
     limits = PeerLimits(yield_seconds=0.2, lease_seconds=60.0, max_half_open=4)
     program = DrafterProgram(
@@ -225,13 +225,13 @@ def test_strangers_do_not_keep_a_verifier_out_of_a_place_that_is_free() -> None:
         first, second = Caller(server.address), Caller(server.address)
         assert first.agree() and second.agree()
         time.sleep(0.3)
-        strangers = [socket.create_connection(server.address) for _ in range(4)]
+        unauthenticated = [socket.create_connection(server.address) for _ in range(4)]
         until(lambda: len(program.connections) == 6)
         first.close()
         until(lambda: len(program.connections) == 5)
         third = Caller(server.address)
         assert third.agree()
-        assert not program.counters.turned_away[TurnedAway.FULL]
-        assert not any(program.counters.leases.values())
-        for each in (*strangers, second, third):
+        assert not program.counters.rejected[Rejection.FULL]
+        assert not any(program.counters.ended_leases.values())
+        for each in (*unauthenticated, second, third):
             each.close()

@@ -17,8 +17,10 @@ from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.miss import Miss
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome, Status
+from testing.harness.clock import Clock
 from testing.harness.joined import SPARSE, Joined, agreement, error_of, unpacked
-from testing.harness.paths import Clock, MemoryChannel, MemoryPair
+from testing.harness.memory import MemoryPair
+from testing.harness.paths import MemoryChannel
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
 
 V = 11
@@ -54,11 +56,11 @@ class Bench:
         return found
 
     def forget(self, request: ClientRequest) -> None:
-        """The request is lost inside the verifier: nobody closes it, and its slot is free there."""
+        """The request is lost inside the verifier: it is not closed, and its slot is free there."""
         del self.client._requests[request.asking.session]
 
     def lapsed(self) -> dict[str, int]:
-        return {why.value: n for why, n in self.program.counters.lapsed.items()}
+        return {why.value: n for why, n in self.program.counters.ended_sessions.items()}
 
 
 @contextmanager
@@ -156,41 +158,41 @@ def test_many_that_lapsed_do_not_end_their_verifiers_connection() -> None:
 
 def test_a_proposal_that_is_owed_keeps_its_session() -> None:
     joined = Joined()
-    roster = SessionTable(agreement(max_sessions=1), yield_seconds=YIELD)
-    task = roster.receive(joined.asking.ask(SPARSE, 0.0, 1.0), 0.0).task
+    table = SessionTable(agreement(max_sessions=1), yield_seconds=YIELD)
+    task = table.receive(joined.asking.ask(SPARSE, 0.0, 1.0), 0.0).task
     assert task is not None
-    assert roster.silent(10 * LEASE, LEASE) == []
-    roster.decline(task, Status.NO_SLOT)
-    assert roster.silent(LEASE * 0.9, LEASE) == []
-    assert roster.silent(10 * LEASE, LEASE) == [(0.0, joined.asking.session)]
-    roster.lapse(joined.asking.session)
-    assert not len(roster)
+    assert table.silent(10 * LEASE, LEASE) == []
+    table.decline(task, Status.NO_SLOT)
+    assert table.silent(LEASE * 0.9, LEASE) == []
+    assert table.silent(10 * LEASE, LEASE) == [(0.0, joined.asking.session)]
+    table.lapse(joined.asking.session)
+    assert not len(table)
 
 
 def test_nothing_of_a_lapsed_generation_is_drawn_again() -> None:
     """Its opening STEP once more would be answered by a second q under one key (law 2)."""
     joined = Joined()
-    roster = SessionTable(agreement(), yield_seconds=YIELD)
+    table = SessionTable(agreement(), yield_seconds=YIELD)
     step = joined.asking.ask(SPARSE, 0.0, 1.0)
-    task = roster.receive(step, 0.0).task
+    task = table.receive(step, 0.0).task
     assert task is not None
-    roster.decline(task, Status.NO_SLOT)
-    roster.lapse(step.session)
-    todo = roster.receive(step, LEASE)
-    assert todo.task is None and todo.refused is ProtocolErrorCode.UNKNOWN_PREFIX
-    assert error_of(list(unpacked(todo.parts, agreement()))) is ProtocolErrorCode.UNKNOWN_PREFIX
+    table.decline(task, Status.NO_SLOT)
+    table.lapse(step.session)
+    actions = table.receive(step, LEASE)
+    assert actions.task is None and actions.refused is ProtocolErrorCode.UNKNOWN_PREFIX
+    assert error_of(list(unpacked(actions.parts, agreement()))) is ProtocolErrorCode.UNKNOWN_PREFIX
 
 
 def test_a_step_that_is_refused_displaces_nobody() -> None:
     first, second = Joined(), Joined()
-    roster = SessionTable(agreement(max_sessions=1), yield_seconds=YIELD)
-    task = roster.receive(first.asking.ask(SPARSE, 0.0, 1.0), 0.0).task
+    table = SessionTable(agreement(max_sessions=1), yield_seconds=YIELD)
+    task = table.receive(first.asking.ask(SPARSE, 0.0, 1.0), 0.0).task
     assert task is not None
-    roster.decline(task, Status.NO_SLOT)
+    table.decline(task, Status.NO_SLOT)
     step = second.asking.ask(SPARSE, 0.0, 1.0)
     wrong = replace(step, session=step.session + 1, prefix_digest=bytes(16))
-    todo = roster.receive(wrong, 10 * YIELD)
-    assert todo.refused is ProtocolErrorCode.WRONG_DIGEST and not todo.ended
-    assert len(roster) == 1
-    todo = roster.receive(replace(step, session=step.session + 1), 10 * YIELD)
-    assert todo.silent and todo.ended == (step.session,) and todo.task is not None
+    actions = table.receive(wrong, 10 * YIELD)
+    assert actions.refused is ProtocolErrorCode.WRONG_DIGEST and not actions.ended
+    assert len(table) == 1
+    actions = table.receive(replace(step, session=step.session + 1), 10 * YIELD)
+    assert actions.silent and actions.ended == (step.session,) and actions.task is not None

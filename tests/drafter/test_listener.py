@@ -1,4 +1,4 @@
-"""A process that is out of descriptors accepts nobody, and does not spin meanwhile."""
+"""A process that is out of descriptors accepts no connection, and does not spin meanwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-from draftwire.drafter import listener as door
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.transport.tcp import accept, bound_address, listen
 from draftwire.verifier.generate import generate
@@ -51,7 +50,7 @@ def test_accept_says_that_descriptors_have_run_out() -> None:
         assert accept(listener) is None
 
 
-def test_one_that_goes_away_while_it_is_accepted_costs_nobody_else(
+def test_one_that_goes_away_while_it_is_accepted_costs_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Options of a socket may be refused once its peer is gone; the next one is accepted."""
@@ -90,8 +89,8 @@ def test_a_drafter_without_descriptors_serves_who_is_there_and_waits_without_spi
                 refused.append(time.monotonic())
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-            monkeypatch.setattr(door, "SHUT_SECONDS", 0.2)
-            monkeypatch.setattr(door, "accept", out_of_descriptors)
+            monkeypatch.setattr("draftwire.drafter.listener.SHUT_SECONDS", 0.2)
+            monkeypatch.setattr("draftwire.drafter.listener.accept", out_of_descriptors)
             with socket.create_connection(server.address):
                 began = time.monotonic()
                 text(first)
@@ -100,15 +99,16 @@ def test_a_drafter_without_descriptors_serves_who_is_there_and_waits_without_spi
                 monkeypatch.undo()
                 text(second)
     assert program.counters.exhausted == len(refused)
-    told = [r.getMessage() for r in caplog.records if "nobody can be accepted" in r.getMessage()]
-    assert len(told) == 1 and "too many open files" in told[0].lower()
+    said = [record.getMessage() for record in caplog.records]
+    said = [line for line in said if "no connection can be accepted" in line]
+    assert len(said) == 1 and "too many open files" in said[0].lower()
 
 
-def test_a_drafter_ends_while_its_door_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drafter_ends_while_it_does_not_accept(monkeypatch: pytest.MonkeyPatch) -> None:
     def out_of_descriptors(listener: socket.socket) -> None:
         raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
 
-    monkeypatch.setattr(door, "accept", out_of_descriptors)
+    monkeypatch.setattr("draftwire.drafter.listener.accept", out_of_descriptors)
     program = DrafterProgram(ToyDrafter(mixed(V, 1), V), DrafterConfig())
     with serving(program) as server, socket.create_connection(server.address):
         until = time.monotonic() + 10

@@ -80,10 +80,10 @@ def test_a_batch_feeds_a_bounded_number_of_tokens_and_long_ones_take_turns(batch
         served: dict[int, list[int]] = {owner: [] for owner in range(4)}
         for number in range(16):
             whole, piece = turns.take(batch)
-            fed = [len(each.tokens) for _, each in whole]
+            fed = [len(each.new_tokens) for _, each in whole]
             assert 1 <= len(whole) + (piece is not None) <= batch
             assert sum(fed) + (16 if piece is not None else 0) <= 32
-            assert piece is None or len(piece[1].tokens) > 16
+            assert piece is None or len(piece[1].new_tokens) > 16
             for owner, each in whole:
                 served[owner].append(number)
                 turns.put(owner, heavy(each.session, sizes[owner], each.round + 1))
@@ -104,10 +104,10 @@ def test_what_is_left_of_a_task_keeps_its_place_and_goes_on_to_its_end() -> None
     fed = []
     while turns:
         whole, piece = turns.take(4)
-        fed += [(each.session, len(each.tokens)) for _, each in whole]
+        fed += [(each.session, len(each.new_tokens)) for _, each in whole]
         if piece is not None:
             fed.append((piece[1].session, 8))
-            turns.put("a", heavy(piece[1].session, len(piece[1].tokens) - 8))
+            turns.put("a", heavy(piece[1].session, len(piece[1].new_tokens) - 8))
     assert fed == [(1, 8), (1, 8), (1, 4), (2, 3)]
 
 

@@ -102,7 +102,7 @@ def flood(client: HandVerifier) -> None:
 
 @pytest.mark.parametrize("which", ["plain", "key", "tls"])
 def test_beside_a_flood_a_round_takes_as_many_turns_as_without(which: str, tmp_path: Path) -> None:
-    """One each. And of nobody more is read in a turn than the STEPs of one round may be."""
+    """One each. And of no connection more is read in a turn than the STEPs of one round may be."""
     ours, theirs = (tls_files(tmp_path, name) for name in ("drafter", "verifier"))
     sides = {"plain": (None, None), "key": (KEY, KEY), "tls": (ours, theirs)}[which]
     with turns(*sides) as at:
@@ -127,7 +127,7 @@ def test_beside_a_flood_a_round_takes_as_many_turns_as_without(which: str, tmp_p
             if all(end.received[MessageType.PING] == PINGS for _, end in floods):
                 break
             at.turn()
-        for _, end in floods:  # nothing of it is lost, and nobody was thrown out
+        for _, end in floods:  # nothing of it is lost, and no connection was ended
             assert end.received[MessageType.PING] == PINGS and not end.closing
 
 
@@ -136,8 +136,8 @@ def test_the_steps_of_all_slots_are_read_in_one_turn(sessions: int) -> None:
     """So they are drawn as one batch: the budget grows with what HELLO agreed on."""
     with turns(sessions=sessions) as at:
         client, end = at.verifier()
-        assert end.roster is not None
-        agreed = end.roster.agreed
+        assert end.table is not None
+        agreed = end.table.agreed
         assert LEAST_READ_AHEAD <= drafter_read_ahead(agreed) <= READ_AHEAD
         assert agreed.max_slots == sessions
         asking = [client.session(number) for number in range(1, sessions + 1)]

@@ -1,4 +1,4 @@
-"""Strangers at the port of a real drafter while a text is made: nonsense, and a flood.
+"""Unauthenticated peers at the port of a real drafter while a text is made: nonsense, and a flood.
 
 What they are told and whether they are hung up on is seen on their own sockets.
 """
@@ -18,23 +18,23 @@ from testing.faults.real import DEADLINE, START, Box, Ran, box, run
 HTTP: Final = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 PICKLE: Final = b"\x80\x04\x95" + bytes(300)
 EVERY: Final = range(4, 24, 4)
-"""Rounds after which a stranger comes."""
+"""Rounds after which one comes."""
 
 
 def _speaks(one: Box, said: bytes, wrong: list[str]) -> None:
     """Say it; the drafter is to answer with one frame (an ERROR) and to hang up."""
-    with socket.create_connection(one.address, START) as stranger:
-        stranger.sendall(said)
+    with socket.create_connection(one.address, START) as peer:
+        peer.sendall(said)
         heard = b""
         try:
-            while data := stranger.recv(1 << 16):
+            while data := peer.recv(1 << 16):
                 heard += data
         except ConnectionResetError:
             pass  # hung up on with bytes of ours unread
         except TimeoutError:
-            wrong.append("a stranger is not hung up on")
+            wrong.append("an unauthenticated peer is not hung up on")
         if heard and (heard[:4] != MAGIC or len(heard) < HEADER_BYTES):
-            wrong.append("a stranger was told something else than a frame")
+            wrong.append("an unauthenticated peer was sent something else than a frame")
 
 
 def _spoken(name: str, said: bytes) -> Ran:
@@ -47,12 +47,12 @@ def _spoken(name: str, said: bytes) -> Ran:
 
 def speaks_http() -> Ran:
     """HTTP at the port."""
-    return _spoken("strangers speak HTTP", HTTP)
+    return _spoken("unauthenticated peers speak HTTP", HTTP)
 
 
 def sends_pickle() -> Ran:
     """A pickle at the port."""
-    return _spoken("strangers send a pickle", PICKLE)
+    return _spoken("unauthenticated peers send a pickle", PICKLE)
 
 
 def sends_half_a_frame() -> Ran:
@@ -60,16 +60,18 @@ def sends_half_a_frame() -> Ran:
     with ExitStack() as held, box() as one:
 
         def come() -> None:
-            stranger = held.enter_context(socket.create_connection(one.address, START))
-            stranger.sendall(MAGIC + b"\x02\x01")
+            peer = held.enter_context(socket.create_connection(one.address, START))
+            peer.sendall(MAGIC + b"\x02\x01")
 
-        ran = run("strangers send half a frame", one, dict.fromkeys(EVERY, come), pace=0.01)
+        ran = run(
+            "unauthenticated peers send half a frame", one, dict.fromkeys(EVERY, come), pace=0.01
+        )
     ran.wrong += _lost(ran)
     return ran
 
 
 def take_every_connection() -> Ran:
-    """More strangers than there are connections.
+    """More unauthenticated peers than there are connections.
 
     The text keeps the one that it has; a verifier that comes while all are taken gets one.
     """
@@ -79,7 +81,7 @@ def take_every_connection() -> Ran:
             for _ in range(DrafterConfig().max_connections + 8):
                 held.enter_context(socket.create_connection(one.address, START))
 
-        first = run("strangers take every connection", one, {4: come}, pace=0.01)
+        first = run("unauthenticated peers take every connection", one, {4: come}, pace=0.01)
         first.wrong += _lost(first)
         later = run("", one, {}, pace=0.01)
         first.wrong += [f"a verifier that comes later: {what}" for what in later.wrong]
@@ -89,7 +91,7 @@ def take_every_connection() -> Ran:
 
 
 def _lost(ran: Ran) -> list[str]:
-    """What strangers cost a text: nothing, unless the machine is slower than the deadline."""
+    """What they cost a text: nothing, unless the machine is slower than the deadline."""
     lost = {reason.value: n for reason, n in ran.report.misses.items()}
     return [f"lost by others' doing within {DEADLINE} s: {lost}"] if lost else []
 

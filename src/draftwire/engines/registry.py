@@ -1,0 +1,88 @@
+"""The engines by name; a new one is its two files, a target and a drafter, and one line here.
+
+Nothing of an engine is imported before one of its models is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from draftwire.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from draftwire.drafter.engine import DraftEngine
+    from draftwire.verifier.engine import TargetEngine
+
+DEFAULT_ENGINE: Final = "hf"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTarget:
+    """A target with what its text is made of. tokenizer: the engine's own."""
+
+    engine: TargetEngine[Any]
+    tokenizer: Any
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEntry:
+    """Where an engine is. target, drafter: "module:function", each of a folder and a device.
+
+    The functions take a ``Path``, or None for the embedded model, and ``device``, a name as the
+    engine's library has it; they return a LoadedTarget and a DraftEngine, and raise ModelError.
+    extra: what ``pip install 'draftwire[...]'`` brings. packages: that have to be there.
+    """
+
+    target: str
+    drafter: str
+    extra: str
+    packages: tuple[str, ...]
+
+
+ENGINES: Final = {
+    "hf": EngineEntry(
+        "draftwire.engines.hf:load_target",
+        "draftwire.engines.hf:load_drafter",
+        "hf",
+        ("torch", "transformers"),
+    ),
+}
+
+
+def require_engine(name: str = DEFAULT_ENGINE) -> EngineEntry:
+    """Return an engine whose packages are installed; ConfigurationError says what is missing."""
+    entry = ENGINES.get(name)
+    if entry is None:
+        raise ConfigurationError(f"there is no engine {name!r}: one of {', '.join(ENGINES)}")
+    for package in entry.packages:
+        try:
+            __import__(package)
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(
+                f"this needs {' and '.join(entry.packages)}, and {error.name} is not installed:"
+                f" pip install 'draftwire[{entry.extra}]'"
+            ) from error
+    return entry
+
+
+def load_target(folder: Path | None, *, device: str, name: str = DEFAULT_ENGINE) -> LoadedTarget:
+    """Load a target; None = the embedded one. Raises ConfigurationError and ModelError."""
+    loaded: LoadedTarget = _function(require_engine(name).target)(folder, device=device)
+    return loaded
+
+
+def load_drafter(
+    folder: Path | None, *, device: str, name: str = DEFAULT_ENGINE
+) -> DraftEngine[Any]:
+    """Load a drafter; None = the embedded one. Raises ConfigurationError and ModelError."""
+    engine: DraftEngine[Any] = _function(require_engine(name).drafter)(folder, device=device)
+    return engine
+
+
+def _function(where: str) -> Any:
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)
