@@ -23,6 +23,8 @@ REFUSED = [
     ("serve", "--ranks 2 --rank 1", "--rank and --rendezvous belong together"),
     ("serve", "--ranks 2 --rank 2 --rendezvous 127.0.0.1:1", "they are 0 to 1"),
     ("serve", "--ranks 2 --wire v1", "needs --wire v2"),
+    ("generate", "--ranks 2 --kernels torch", "share a vocabulary compute on their shards"),
+    ("serve", "--ranks 2 --kernels torch", "share a vocabulary compute on their shards"),
     ("serve", "--ranks 2 --device cuda", "runs on CPUs from the command line"),
     ("generate", "--ranks 2 --rank-link 127.0.0.1:1", "name one a rank"),
     ("generate", "--ranks 1 --rank-link 127.0.0.1:1 --rank-link 127.0.0.1:2", "add --ranks N"),
@@ -67,6 +69,7 @@ def test_serve_and_generate_over_ranks_write_what_one_process_writes(
         alone = json.loads(cli("generate", *request, "--drafter", address).out)
         # A request that one rank owns, asked for on that rank's link.
         owned = [*request, "--ranks", "2", "--ownership", "requests", *["--rank-link", address] * 2]
+        owned += ["--kernels", "torch"]  # of whole rows, by their owner
         found = json.loads(run(command, owned)[0])
         assert found["tokens"] == alone["tokens"] and found["report"]["misses"] == {}
         assert found["report"]["accepted"] == alone["report"]["accepted"]

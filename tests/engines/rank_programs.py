@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import cycle
+from itertools import count, cycle
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -303,9 +303,13 @@ def _text(
     deadline: float = 20.0,
     pause_at: int = -1,
     support: int = 0,
+    changes: int = 1 << 30,
     **processors: Any,
 ) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """One text by the leader; at token ``pause_at`` it waits until the test says go on."""
+    """One text by the leader; at token ``pause_at`` it waits until the test says go on.
+
+    changes: before which look at the target's settings they change, counted from 0.
+    """
     from draftwire.engines.parallel.target import RankedGeneration
     from draftwire.verifier.remote import RemoteDrafter
     from draftwire.verifier.sampling import Sampling
@@ -317,6 +321,8 @@ def _text(
             pipe.send("paused")
             pipe.recv()
 
+    looks = count()
+    target.settings = lambda context: b"after" if next(looks) >= changes else b"before"
     sampling = Sampling(temperature=temperature, seed=seed, max_tokens=tokens, **processors)
     policy = ProposalPolicy(Layout.SPARSE if support else Layout.DENSE, 3, 1.0, support)
     before = target.group.broadcast_bytes, target.group.sent_bytes

@@ -279,6 +279,24 @@ def test_t33_a_link_that_asks_late_is_waited_for_until_the_leader_says_so(
     assert len(text) == TOKENS
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_whole_proposal_of_another_context_is_dropped_on_every_rank(
+    both: Both, whole: bool
+) -> None:
+    """Looks of odd numbers are after a proposal; that round alone is target-only."""
+    if whole and both.linked:
+        return
+    ways = owned(both) if whole else both
+    ways.connect()
+    for _ in range(2):  # of whole q's, one request of each rank
+        text, report = both.target.write(changes=3)
+        assert len(text) == TOKENS
+        assert report["misses"] == {"wrong_context": 1}
+        assert report["drafted_rounds"] > 0  # before it and after it
+    text, report = both.target.write(changes=2)  # between rounds
+    assert len(text) == TOKENS and report["misses"] == {}
+
+
 def test_the_leaders_breaker_decides_for_all_ranks(both: Both) -> None:
     ways = both if both.linked else owned(both)
     ways.connect(breaker=True)

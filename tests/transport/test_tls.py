@@ -37,10 +37,10 @@ class Server:
         self.tls = Tls(files, server=True)
         self.stream: TlsStream | None = None
         self.error: OSError | None = None
-        self.thread = threading.Thread(target=self.greet)
+        self.thread = threading.Thread(target=self.shake_hands)
         self.thread.start()
 
-    def greet(self) -> None:
+    def shake_hands(self) -> None:
         while (peer := accept(self.listener)) is None:
             time.sleep(0.001)
         try:
@@ -50,12 +50,12 @@ class Server:
             peer.close()
             return
         with selectors.DefaultSelector() as selector:
-            while not stream.greeted:
+            while not stream.handshake_done:
                 selector.register(stream.socket, stream.wants)
                 selector.select(5)
                 selector.unregister(stream.socket)
                 try:
-                    stream.greet()
+                    stream.do_handshake()
                 except OSError as error:
                     self.error = error
                     stream.socket.close()

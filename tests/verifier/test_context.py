@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.exact.words import RequestKey
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.context import context_version, object_settings, sampling_settings
+from draftwire.verifier.context import (
+    MOST_VALUES,
+    context_version,
+    object_settings,
+    sampling_settings,
+)
 from draftwire.verifier.generate import generate
 from draftwire.verifier.local import LocalDrafter
 from draftwire.verifier.report import Report
@@ -65,18 +72,60 @@ def test_the_version_is_the_contexts_and_not_the_seeds_to_read() -> None:
     )
 
 
-def test_settings_name_types_and_plain_values_as_they_are_now() -> None:
-    @dataclass
-    class Warper:
-        temperature: float
-        table: list[int] = field(default_factory=list)
+@dataclass
+class Processor:
+    """A logits processor with one setting."""
 
-    warper = Warper(0.5)
-    before = object_settings(warper)
-    assert before == object_settings(Warper(0.5, [1]))
-    warper.temperature = 0.6
-    assert object_settings(warper) != before
-    assert object_settings(warper, warper) != object_settings(warper)
+    setting: Any
+
+
+def test_settings_name_types_and_plain_values_as_they_are_now() -> None:
+    processor = Processor(0.5)
+    before = object_settings(processor)
+    assert before == object_settings(Processor(0.5))
+    processor.setting = 0.6
+    assert object_settings(processor) != before
+    assert object_settings(processor, processor) != object_settings(processor)
+
+
+@pytest.mark.parametrize(
+    ("setting", "other"),
+    [
+        ([[1, 2], [3]], [[1], [2, 3]]),  # bad words
+        ((1, 2), (1, 3)),
+        ({1, 2}, {1, 3}),
+        ({(1, 2): -1.0}, {(1, 2): -2.0}),  # a bias
+        (np.array([1, 2]), np.array([1, 3])),  # suppressed tokens
+        (np.array([1.0]), np.array([[1.0]])),
+        ([np.array([1])], [np.array([2])]),
+        (list(range(MOST_VALUES - 1)), list(range(1, MOST_VALUES))),
+    ],
+)
+def test_settings_tell_sequences_and_arrays_apart(setting: Any, other: Any) -> None:
+    before = object_settings(Processor(setting))
+    assert before == object_settings(Processor(copy.deepcopy(setting)))
+    assert before != object_settings(Processor(other))
+
+
+def test_settings_leave_out_what_is_large_or_no_value() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    nothing = object_settings(Processor(object()))
+    for left_out in (list(range(MOST_VALUES)), np.zeros(MOST_VALUES + 1), loop, [object()]):
+        assert object_settings(Processor(left_out)) == nothing
+
+
+def test_settings_see_the_lists_and_tensors_of_transformers() -> None:
+    torch = pytest.importorskip("torch")
+    stock = pytest.importorskip("transformers.generation.logits_process")
+    for one, other in (
+        (stock.NoBadWordsLogitsProcessor([[3]], 1), stock.NoBadWordsLogitsProcessor([[4]], 1)),
+        (stock.SuppressTokensLogitsProcessor([3]), stock.SuppressTokensLogitsProcessor([4])),
+    ):
+        assert object_settings(one) == object_settings(copy.deepcopy(one)) != object_settings(other)
+    assert object_settings(Processor(torch.tensor([1]))) != object_settings(
+        Processor(torch.tensor([2]))
+    )
 
 
 @dataclass

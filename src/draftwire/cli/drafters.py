@@ -102,7 +102,7 @@ def require_limits(agreed: Agreed, policy: ProposalPolicy) -> None:
 
 
 def explained(error: ProtocolError, address: Address) -> Exception:
-    """Return what a failed greeting means to the user."""
+    """Return what a failed handshake means to the user."""
     if error.field in IDENTITY_FIELDS:
         return PairMismatchError(
             error.field, f"the drafter at {address} {IDENTITY_FIELDS[error.field]} ({error})"

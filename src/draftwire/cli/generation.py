@@ -102,8 +102,8 @@ def policy_of(options: GenerateOptions, vocab_size: int) -> ProposalPolicy:
 
 def generate_and_print(options: GenerateOptions) -> None:
     """Generate, write the text to standard output and what it took to standard error."""
+    kernels_for(options.kernels, options.device)  # missing ones are said before a model loads
     if options.ranks is None:
-        kernels_for(options.kernels, options.device)  # missing ones are said before a model loads
         target = Target(options.target, device=options.device, threads=options.threads)
         _generate(options, target, partial(generate, kernels=options.kernels))
         return
@@ -249,10 +249,10 @@ def ranked_target(options: GenerateOptions) -> Iterator[tuple[Target, Any] | Non
             )
         if group.rank:
             links = None if client is None else LinkFollower(group, client)
-            follow_verifying(group, columns, links=links)
+            follow_verifying(group, columns, links=links, kernels=options.kernels)
             yield None
             return
-        engine = RankedTargetEngine(group, columns, options.ownership)
+        engine = RankedTargetEngine(group, columns, options.ownership, options.kernels)
         folder = options.target or embedded_folder("target")
         try:
             breaker = Breaker() if options.breaker else None

@@ -106,8 +106,10 @@ def take_ranks(values: dict[str, Any], others: tuple[str, ...]) -> RankOptions |
             f"--ranks runs on CPUs from the command line: drop --device {values['device']}, or"
             " write a program (docs/guides/ranks.md)"
         )
-    if values["kernels"] != "auto":
-        raise click.UsageError("ranks compute on their shards: drop --kernels, or --ranks")
+    if values["kernels"] != "auto" and values.get("ownership") != "requests":
+        raise click.UsageError(
+            "ranks that share a vocabulary compute on their shards: drop --kernels, or --ranks"
+        )
     return RankOptions(size, rank, rendezvous, patience)
 
 

@@ -148,7 +148,7 @@ class DrafterServer(Generic[Context]):
             if peer is None:
                 self._attend(key.fileobj)
                 continue
-            if not peer.stream.greeted:
+            if not peer.stream.handshake_done:
                 self._handshake(peer)
             elif events & READ:
                 self._read(peer)
@@ -261,12 +261,12 @@ class DrafterServer(Generic[Context]):
 
     def _handshake(self, peer: Peer[Context]) -> None:
         try:
-            peer.stream.greet()
+            peer.stream.do_handshake()
         except OSError as error:
             self._count(Rejection.NO_TLS)
             self._turn_away(peer, ConnectionError(f"no TLS: {tls_reason(error)}"))
             return
-        if peer.stream.greeted:  # the peer's first message may be among what TLS has read
+        if peer.stream.handshake_done:  # the peer's first message may be among what TLS has read
             self._read(peer)
 
     def _read(self, peer: Peer[Context]) -> None:
@@ -305,7 +305,7 @@ class DrafterServer(Generic[Context]):
     def _write(self, peer: Peer[Context]) -> None:
         if peer not in self.peers:
             return
-        if not peer.stream.greeted:
+        if not peer.stream.handshake_done:
             self._watch(peer, peer.stream.wants)
             return
         connection = peer.connection

@@ -15,19 +15,19 @@ WRITE: Final = selectors.EVENT_WRITE
 class Stream(Protocol):
     """An accepted connection. Every method raises OSError when the connection has ended.
 
-    greeted: whether the transport's own handshake is done; until then call ``greet`` whenever the
-    socket is ready for ``wants``, and nothing else.
+    handshake_done: whether the transport's own handshake is done; until then call
+    ``do_handshake`` whenever the socket is ready for ``wants``, and nothing else.
     """
 
     socket: socket.socket
-    greeted: bool
+    handshake_done: bool
     wants: int
 
     @property
     def pending(self) -> bool:
         """Whether received bytes wait that the selector does not know of."""
 
-    def greet(self) -> None:
+    def do_handshake(self) -> None:
         """Go on with the transport's handshake."""
 
     def receive_into(self, buffer: memoryview) -> int:
@@ -40,7 +40,7 @@ class Stream(Protocol):
 class PlainStream:
     """An accepted non-blocking socket as it is."""
 
-    greeted = True
+    handshake_done = True
     wants = READ
     pending = False
 
@@ -49,7 +49,7 @@ class PlainStream:
         self.socket = accepted
         self.receive_into = accepted.recv_into
 
-    def greet(self) -> None:
+    def do_handshake(self) -> None:
         """There is nothing to be done."""
 
     def flush(self, queue: OutQueue) -> bool:

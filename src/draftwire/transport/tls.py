@@ -140,7 +140,7 @@ class TlsStream:
     def __init__(self, wrapped: ssl.SSLSocket, tls: Tls) -> None:
         """Made by :meth:`Tls.accept`."""
         self.socket: socket.socket = wrapped
-        self.greeted = False
+        self.handshake_done = False
         self.wants = READ
         self._wrapped = wrapped
         self._tls = tls
@@ -148,10 +148,10 @@ class TlsStream:
     @property
     def pending(self) -> bool:
         """Whether received bytes wait that the selector does not know of."""
-        return self.greeted and self._wrapped.pending() > 0
+        return self.handshake_done and self._wrapped.pending() > 0
 
-    def greet(self) -> None:
-        """Go on with the handshake; ``greeted`` and ``wants`` say where it stands."""
+    def do_handshake(self) -> None:
+        """Go on with the handshake; ``handshake_done`` and ``wants`` say where it stands."""
         try:
             self._wrapped.do_handshake()
         except ssl.SSLWantReadError:
@@ -165,7 +165,7 @@ class TlsStream:
             raise
         else:
             self._tls.check_peer(self._wrapped)
-            self.greeted, self.wants = True, READ
+            self.handshake_done, self.wants = True, READ
 
     def receive_into(self, buffer: memoryview) -> int:
         """Return how many bytes came, 0 at the end; BlockingIOError when there are none yet."""

@@ -1,4 +1,4 @@
-"""What a failed greeting means to who configured it, and what to change on which side."""
+"""What a failed handshake means to the user, and what to change on which side."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ of its context and the answer repeats it, so that a proposal asked under another
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from draftwire.exact.words import RequestKey
@@ -16,6 +17,9 @@ from draftwire.verifier.sampling import Sampling
 
 _LABEL: Final = b"draftwire ctx v1"  # BLAKE2b takes 16 bytes of it
 _VERSION_BYTES: Final = 4
+_ARRAY_BYTES: Final = 16
+_DEPTH: Final = 4
+MOST_VALUES: Final = 4096  # of one attribute: they are looked at twice a round
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 
 Context = TypeVar("Context", contravariant=True)
@@ -26,7 +30,11 @@ class HasSettings(Protocol[Context]):
     """A target engine whose processors are part of the version; the others have none to name."""
 
     def settings(self, context: Context) -> bytes:
-        """Return what its processors are and how they are set now; equal bytes, equal p."""
+        """Return what its processors are and how they are set now.
+
+        Other bytes where a setting has changed that the engine can see; see
+        :func:`object_settings` for what is left out.
+        """
 
 
 def context_version(key: RequestKey, settings: bytes) -> int:
@@ -56,10 +64,48 @@ def sampling_settings(sampling: Sampling, end_tokens: Iterable[int]) -> bytes:
 
 
 def object_settings(*objects: Any) -> bytes:
-    """Return the types of objects and those of their attributes that are plain values."""
+    """Return the types of objects and what their attributes are set to now.
+
+    Plain values; sequences, sets and mappings of such, nested too; arrays and tensors, by type and
+    a digest of their values. Left out, so that a change of them is not seen: attributes of more
+    than ``MOST_VALUES`` values or nested deeper than four times, other objects (models, functions,
+    grammars), and ``__slots__``.
+    """
     said = []
     for each in objects:
         attributes: Mapping[str, Any] = getattr(each, "__dict__", {})
-        plain = {name: value for name, value in attributes.items() if isinstance(value, _PLAIN)}
-        said.append((type(each).__module__, type(each).__qualname__, sorted(plain.items())))
+        seen = {
+            name: _setting(value, iter(range(MOST_VALUES))) for name, value in attributes.items()
+        }
+        known = sorted((name, value) for name, value in seen.items() if value is not None)
+        said.append((type(each).__module__, type(each).__qualname__, known))
     return repr(said).encode()
+
+
+def _setting(value: Any, left: Iterator[int], depth: int = _DEPTH) -> str | None:
+    """Return what an attribute is set to, or None where it is left out. left: one a value."""
+    if next(left, None) is None:
+        return None
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if all(hasattr(value, name) for name in ("shape", "dtype", "tolist")):
+        if math.prod(value.shape) > MOST_VALUES:
+            return None
+        numbers = repr(value.tolist()).encode()
+        digest = hashlib.blake2b(numbers, digest_size=_ARRAY_BYTES).hexdigest()
+        return f"{tuple(value.shape)} {value.dtype} {digest}"
+    if isinstance(value, Mapping):
+        value, kind = value.items(), "mapping"
+    elif isinstance(value, list | tuple | set | frozenset):
+        kind = "set" if isinstance(value, set | frozenset) else "sequence"
+    else:
+        return None
+    if len(value) > MOST_VALUES or not depth:
+        return None
+    parts: list[str] = []
+    for each in value:
+        part = _setting(each, left, depth - 1)
+        if part is None:
+            return None
+        parts.append(part)
+    return f"{kind}({', '.join(parts if kind == 'sequence' else sorted(parts))})"

@@ -31,7 +31,7 @@ class Command(IntEnum):
     STOP = 0
     OPEN = 1
     CLOSE = 2
-    REWIND = 3
+    TRUNCATE = 3
     PROPOSE = 4
     SCORE = 5
     VERIFY = 6
@@ -40,10 +40,17 @@ class Command(IntEnum):
     LINK_ASK = 9
     LINK_SKIP = 10
     LINK_END = 11
+    LINK_CONTEXT = 12
 
 
 LINK_COMMANDS: Final = frozenset(
-    {Command.LINK_OPEN, Command.LINK_ASK, Command.LINK_SKIP, Command.LINK_END}
+    {
+        Command.LINK_OPEN,
+        Command.LINK_ASK,
+        Command.LINK_SKIP,
+        Command.LINK_END,
+        Command.LINK_CONTEXT,
+    }
 )
 
 

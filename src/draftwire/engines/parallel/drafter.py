@@ -133,7 +133,7 @@ class RankedDraftEngine:
     def truncate(self, context: RankedContext, length: int) -> None:
         """Keep the state of the first ``length`` tokens, on every rank."""
         if context.length != length:
-            send_command(self.group, Command.REWIND, [context.number, length])
+            send_command(self.group, Command.TRUNCATE, [context.number, length])
             context.sequence.truncate(length)
 
     def forward(self, batch: Sequence[tuple[RankedContext, Sequence[int]]]) -> NDArray[np.float32]:
@@ -249,7 +249,7 @@ def follow_drafting(
             sequences.pop(int(numbers[0]), None)
             if mailbox is not None:
                 mailbox.end(int(numbers[0]))
-        elif command is Command.REWIND:
+        elif command is Command.TRUNCATE:
             sequences[int(numbers[0])].truncate(int(numbers[1]))
         elif command is Command.PROPOSE:
             jobs = _decoded(numbers.tolist())

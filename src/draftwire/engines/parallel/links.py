@@ -147,6 +147,7 @@ class LinkedRequest:
         self._pacing = RoundPacing()
         self._commit = [0] * _COMMIT
         self._context_version = 0
+        self._proposed = False  # whether the round that is on has a proposal
         self._open = True
 
     @property
@@ -160,8 +161,16 @@ class LinkedRequest:
         return self._stands.round if self._request is None else self._request.round
 
     def use_context(self, version: int) -> None:
-        """Ask under this context version from the next round on, on every link."""
+        """Ask under this context version from now on; a whole proposal is dropped on every link."""
+        if version == self._context_version:
+            return
         self._context_version = version
+        if not self._proposed:
+            return  # the links hear of it when they are asked
+        self._proposed = False
+        self._send(Command.LINK_CONTEXT, [version])
+        if self._request is not None:
+            self._request.use_context(version)
 
     def propose(self, policy: ProposalPolicy) -> Drafted:
         """Begin the next round and ask for at most ``policy.depth`` drafts."""
@@ -178,6 +187,7 @@ class LinkedRequest:
         self._send(Command.LINK_ASK, numbers)
         drafted = self._asked(asked)
         if isinstance(drafted, Proposal):
+            self._proposed = True
             self._pacing.won()
         elif isinstance(drafted.reason, DropReason):
             self._pacing.lost(drafted.reason)
@@ -198,6 +208,7 @@ class LinkedRequest:
 
     def commit(self, outcome: Outcome, accepted: int, tokens: Sequence[int]) -> None:
         """End the round; the other ranks hear of it with the next command."""
+        self._proposed = False
         if self._request is not None:
             self._request.commit(outcome, accepted, tokens)
         self._commit = [1, outcome, accepted, tokens[-1]]
@@ -277,6 +288,9 @@ class LinkFollower:
                 request.skip()
             if (owner := self._owners[number]) != EVERY:
                 drive(self._group, standing(request, owner))
+        elif command is Command.LINK_CONTEXT:
+            if request is not None:
+                request.use_context(numbers[1 + _COMMIT])
         elif command is Command.LINK_END:
             del self._owners[number]
             if request is not None:

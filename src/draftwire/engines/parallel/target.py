@@ -70,13 +70,18 @@ class RankedTargetEngine:
         group: PointToPoint,
         columns: ModelColumns,
         parallelism: Parallelism = Parallelism.VOCABULARY,
+        kernels: str = "auto",
     ) -> None:
-        """Lead a group whose other ranks follow. Raises ConfigurationError on any other rank."""
+        """Lead a group whose other ranks follow. Raises ConfigurationError on any other rank.
+
+        kernels: what judges a request that this rank owns alone; shards have their own arithmetic.
+        """
         if group.rank != shards.LEADER:
             raise ConfigurationError(f"rank {group.rank} follows, it does not lead")
         self.group = group
         self.columns = columns
         self.parallelism = parallelism
+        self.kernels = kernels
         self.vocab_size = columns.vocab_size
         self.max_context = columns.max_context
         self.identity = columns.identity
@@ -135,7 +140,8 @@ class RankedTargetEngine:
                 self.group.send(said, context.owner)
         else:
             send_command(self.group, Command.VERIFY, np.concatenate([numbers, said]))
-        steps = _judge(self.columns.shard, context, rows, tokens, proposal, place, source)
+        shard = self.columns.shard
+        steps = _judge(shard, context, rows, tokens, proposal, place, source, self.kernels)
         return drive(self.group, steps).verdict(0)
 
     def close(self, context: RankedRequest) -> None:
@@ -208,13 +214,15 @@ def follow_verifying(
     columns: ModelColumns,
     *,
     links: LinkFollower | None = None,
+    kernels: str = "auto",
     on_text: Callable[[RankedRequest], None] | None = None,
     before_round: Callable[[], None] | None = None,
 ) -> None:
     """Any other rank of a target: do what the leader says until it says stop.
 
     It decides nothing but what is its own in a request-sharded target. links: this rank's link to
-    the drafter; None = the leader passes q on. on_text: called with every
+    the drafter; None = the leader passes q on. kernels: of the requests that this rank owns alone.
+    on_text: called with every
     request that has ended, its text as this rank knows it. before_round: called before a round is
     scored here. Raises TransportError when a rank is gone, and DivergedError when the leader's text
     is not the one that was decided, or it speaks of links that there are none of.
@@ -243,7 +251,8 @@ def follow_verifying(
             rows[number] = drive(group, score(columns, request, tokens[tail:]))
         elif command is Command.VERIFY:
             draft = None if links is None else links.draft(int(numbers[5]))
-            _follow(group, columns.shard, requests[number], rows.pop(number), numbers, draft)
+            request, scores = requests[number], rows.pop(number)
+            _follow(group, columns.shard, request, scores, numbers, draft, kernels)
         elif command is Command.CLOSE:
             request = requests.pop(number)
             _commit(request, rest[0], numbers[2:].tolist())
@@ -268,6 +277,7 @@ def _follow(
     rows: Any,
     numbers: Integers,
     draft: ShardDraft | Proposal | None,
+    kernels: str,
 ) -> None:
     """Take part in the judging of a round, and remember what the leader decided."""
     _, generation, round_, first_position, depth, link, size = numbers[:_VERIFY_HEAD].tolist()
@@ -283,7 +293,7 @@ def _follow(
     else:
         raise DivergedError(f"request {request.number}: the leader judges another proposal")
     place = Place(generation, round_, first_position)
-    found = drive(group, _judge(shard, request, rows, tokens, proposed, place, None))
+    found = drive(group, _judge(shard, request, rows, tokens, proposed, place, None, kernels))
     verdict = found.verdict(0)
     request.pending = list(judgement(tokens, verdict).tokens)
     request.rounds.append((depth, verdict.accepted))
@@ -297,6 +307,7 @@ def _judge(
     proposed: Proposed,
     place: Place,
     source: WordSource | None,
+    kernels: str,
 ) -> Steps[ShardVerdicts]:
     """One round. proposed: what this rank has of the drafts' q's. source: the leader's."""
     if request.parallelism is Parallelism.REQUESTS:
@@ -305,7 +316,9 @@ def _judge(
             words = source or request.words
             assert words is not None
             whole = _whole_rows(proposed)
-            alone = partial(_judge_alone, rows, tokens, whole, place, words, request.greedy)
+            alone = partial(
+                _judge_alone, kernels, rows, tokens, whole, place, words, request.greedy
+            )
         return (yield from verify_owned(shard.rank, shard.size, [alone], [request.number]))
     drafts = np.array(tokens, np.int64).reshape(1, -1)
     sources = None if source is None else [source]
@@ -314,6 +327,7 @@ def _judge(
 
 
 def _judge_alone(
+    kernels: str,
     scores: Any,
     tokens: Sequence[int],
     proposed: Sequence[QRow],
@@ -333,7 +347,7 @@ def _judge_alone(
         first_position=place.first_position,
         greedy=greedy,
     )
-    return decide(kernels_for("auto", scores), scores, [this])[0]
+    return decide(kernels_for(kernels, scores), scores, [this])[0]
 
 
 def _whole_rows(proposed: Proposed) -> Sequence[QRow]:
