@@ -23,7 +23,7 @@ from draftwire.engines.hf import HfDraftEngine, HfTargetEngine, load_folder
 from draftwire.engines.hf.sequence import CachedSequence
 from draftwire.kernels import cpu
 from draftwire.kernels.cpu import verify_loops as cpu_verify
-from draftwire.kernels.cpu.target_loops import target_weights
+from draftwire.kernels.cpu.verify_loops import target_weights
 from draftwire.kernels.rows import QRow
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy

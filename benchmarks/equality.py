@@ -1,4 +1,4 @@
-"""Rows of real vocabularies on every backend and over shards, each held against numpy to the bit.
+"""Rows of real vocabularies on every device class and over shards, to the bit those of the CPU.
 
     python -m benchmarks.equality [--rows 200] [--vocab 129280 ...] [--only NAME] [--out FOLDER]
 
@@ -17,7 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,12 @@ from numpy.typing import NDArray
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 
-from draftwire.exact.words import Domain, KeyedWords, RequestKey
-from draftwire.kernels.backend import (
-    UNDECIDED,
-    Backend,
-    QRows,
-    load,
-)
-from draftwire.kernels.cpu.target_loops import target_weights
+from draftwire.exact.words import KeyedWords, RequestKey
+from draftwire.kernels.cpu.verify_loops import target_weights
+from draftwire.kernels.protocol import UNDECIDED, Kernels, Verdict
+from draftwire.kernels.protocol import Round as Judged
+from draftwire.kernels.registry import kernels_for
+from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import quantise as shards_quantise
 from draftwire.kernels.shards import verify as shards_verify
 from draftwire.kernels.shards.emulator import emulate
@@ -50,27 +48,25 @@ SHARDS = (2, 3, 4, 7)
 BATCH = 8  # rows at a time
 DEPTH = 5
 HOST_BLOCK = 32_768  # columns of a tile under the interpreter
+CPU = kernels_for("cpu", "cpu")
 UNDER = (policy(), policy(support=32), POLICIES[9], policy(float(np.float32(0.7)), top_k=5000))
-DOMAINS = (Domain.ACCEPTANCE, Domain.CORRECTION, Domain.BONUS)
+PLACE = Place(1, 1, 40)  # generation, round, position of the first draft
 
 Counted = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]  # counts, status, tokens
-Judged = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # accepted, tokens, status
 
 
 @dataclass
 class Round:
-    """One round: target logits (1, K + 1, V), drafts (1, K), their q, and whose words judge it."""
+    """One round: target logits (K + 1, V), K drafts, the q of each, and whose words judge it."""
 
     logits: NDArray[np.float32]
-    tokens: NDArray[np.int64]
-    q: QRows[Any]
+    tokens: list[int]
+    q: list[QRow]
     request: RequestKey
 
-    @property
-    def addresses(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The keys of the domains, and where the round stands."""
-        keys = np.array([[self.request.key(domain) for domain in DOMAINS]])
-        return keys, np.array([[1, 1, 40]])
+    def judged(self) -> Judged:
+        """The round as kernels take it."""
+        return Judged(self.tokens, self.q, 0, DEPTH + 1, KeyedWords(self.request), *astuple(PLACE))
 
 
 @dataclass
@@ -95,12 +91,12 @@ class Line:
 
 
 class Way:
-    """One way to compute what numpy does: a backend, or shards of numpy's own kernels."""
+    """One way to compute what the CPU does: other kernels, or shards of its own."""
 
     def __init__(
         self,
         count: Callable[[NDArray[np.float32], ProposalPolicy, NDArray[np.int64]], Counted],
-        judge: Callable[[Round], Judged],
+        judge: Callable[[Round], Verdict],
     ) -> None:
         """Take what quantises and draws, and what judges a round."""
         self.count = count
@@ -130,27 +126,27 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _ways(device: str) -> dict[str, Way]:
-    from draftwire.kernels.triton.backend import TritonBackend
+    from draftwire.kernels.triton.kernels import TritonKernels
     from draftwire.kernels.triton.tiles import Tiling
 
     tiling = Tiling(block=HOST_BLOCK) if device == "cpu" else None
     ways = {
-        "torch": _on(load("torch", device)),
-        "triton": _on(TritonBackend(device, tiling)),
+        "torch": _on(kernels_for("torch", device)),
+        "triton": _on(TritonKernels(device, tiling)),
     }
     return ways | {f"{number} shards": _over(number) for number in SHARDS}
 
 
 def _compare(name: str, way: Way, vocab: int, rows: int) -> Line:
-    """Rows to counts and tokens, then as many rows in rounds, beside numpy's."""
-    line, numpy = Line(name, vocab), _on(load("numpy"))
+    """Rows to counts and tokens, then as many rows in rounds, beside the CPU's."""
+    line, cpu = Line(name, vocab), _on(CPU)
     began = time.monotonic()
     for first in range(0, rows, BATCH):
         count = min(BATCH, rows - first)
         logits = logits_of(count, vocab, seed=first * 1000 + vocab, first=first)
         words = np.random.default_rng(first).integers(0, TOTAL, count)
         given = UNDER[first // BATCH % len(UNDER)]
-        expected, found = (each.count(logits, given, words) for each in (numpy, way))
+        expected, found = (each.count(logits, given, words) for each in (cpu, way))
         line.rows += count
         differ = (expected[0] != found[0]).any(1) | (expected[1] != found[1])
         line.rows_differing += int(differ.sum())
@@ -158,51 +154,40 @@ def _compare(name: str, way: Way, vocab: int, rows: int) -> Line:
     for each in _rounds(vocab, -(-rows // (DEPTH + 1))):
         line.rounds += 1
         line.round_rows += DEPTH + 1
-        due, made = numpy.judge(each), way.judge(each)
-        if UNDECIDED in (due[2][0], made[2][0]):
+        due, made = cpu.judge(each), way.judge(each)
+        if UNDECIDED in (due.status, made.status):
             line.undecided += 1
         else:
-            line.rounds_differing += any((a != b).any() for a, b in zip(due, made, strict=True))
+            line.rounds_differing += due != made
     line.seconds = round(time.monotonic() - began, 1)
     return line
 
 
 def _rounds(vocab: int, number: int) -> Iterator[Round]:
     """Rounds of drafts near their target, dense and sparse in turn, hard rows among them."""
-    numpy = load("numpy")
     for index in range(number):
         rows = logits_of(DEPTH + 1, vocab, seed=vocab + index, first=index * (DEPTH + 1))
         rng = np.random.default_rng(index)
         noise = rng.standard_normal((DEPTH, vocab)) * 0.5
         with np.errstate(over="ignore"):
             draft = (rows[:DEPTH] + noise).astype(np.float32)
-        q, _ = numpy.quantise(draft, UNDER[index % 2])
-        tokens = numpy.draw(q, rng.integers(0, TOTAL, DEPTH))
-        ids = None if q.ids is None else q.ids[None]
-        of_round = QRows(vocab, ids, q.counts[None])
-        yield Round(rows[None], tokens[None], of_round, RequestKey(index))
+        q, _ = CPU.quantise(draft, UNDER[index % 2])
+        tokens = CPU.draw(q, rng.integers(0, TOTAL, DEPTH)).tolist()
+        yield Round(rows, tokens, CPU.host_rows(q), RequestKey(index))
 
 
-def _on(backend: Backend[Any]) -> Way:
-    """A backend."""
+def _on(kernels: Kernels[Any]) -> Way:
+    """Kernels of one device class."""
 
     def count(
         logits: NDArray[np.float32], given: ProposalPolicy, words: NDArray[np.int64]
     ) -> Counted:
-        q, status = backend.quantise(backend.from_host(logits), given)
-        tokens = backend.draw(q, backend.from_host(words))
-        ids = None if q.ids is None else backend.to_host(q.ids)
-        counts = _spread(ids, backend.to_host(q.counts), logits.shape[1])
-        return counts, backend.to_host(status), backend.to_host(tokens)
+        q, status = kernels.quantise(kernels.from_host(logits), given)
+        counts = _spread(kernels.host_rows(q), logits.shape[1])
+        return counts, np.array(status.tolist()), kernels.draw(q, words)
 
-    def judge(each: Round) -> Judged:
-        keys, addresses = (backend.from_host(array) for array in each.addresses)
-        ids = None if each.q.ids is None else backend.from_host(each.q.ids)
-        q = QRows(each.q.vocab_size, ids, backend.from_host(each.q.counts))
-        logits, tokens = backend.from_host(each.logits), backend.from_host(each.tokens)
-        made = backend.verify(logits, tokens, q, backend.draws(keys, addresses, DEPTH))
-        accepted, token, status = made.accepted, made.tokens, made.status
-        return backend.to_host(accepted), backend.to_host(token), backend.to_host(status)
+    def judge(each: Round) -> Verdict:
+        return kernels.verify(kernels.from_host(each.logits), [each.judged()])[0]
 
     return Way(count, judge)
 
@@ -222,35 +207,31 @@ def _over(number: int) -> Way:
         counts = np.concatenate([rows.counts for rows, _ in results], axis=1)
         return counts, results[0][0].status, results[0][1]
 
-    def judge(each: Round) -> Judged:
+    def judge(each: Round) -> Verdict:
         vocab = each.logits.shape[-1]
-        p = np.empty(each.logits.shape)
-        for scores, out in zip(each.logits[0], p[0], strict=True):
+        p = np.empty((1, *each.logits.shape))
+        for scores, out in zip(each.logits, p[0], strict=True):
             target_weights(scores, out)
-        ids = None if each.q.ids is None else each.q.ids[0]
-        counts = _spread(ids, each.q.counts[0], vocab)[None].astype(np.int32)
+        counts = _spread(each.q, vocab)[None].astype(np.int32)
+        tokens = np.array([each.tokens])
 
         def rank(shard: Shard) -> Steps[ShardVerdicts]:
             own = slice(shard.begin, shard.end)
             rows, q = np.ascontiguousarray(p[..., own]), np.ascontiguousarray(counts[..., own])
             sources = [KeyedWords(each.request)] if shard.leads else None
-            return shards_verify.verify(
-                Rounds(shard, rows, each.tokens, q), [Place(1, 1, 40)], sources
-            )
+            return shards_verify.verify(Rounds(shard, rows, tokens, q), [PLACE], sources)
 
-        found = emulate([rank(shard) for shard in even_shards(vocab, number)])[0]
-        return found.accepted, found.tokens, found.status
+        return emulate([rank(shard) for shard in even_shards(vocab, number)])[0].verdict(0)
 
     return Way(count, judge)
 
 
-def _spread(ids: NDArray[Any] | None, counts: NDArray[Any], vocab: int) -> NDArray[np.int64]:
+def _spread(rows: Sequence[QRow], vocab: int) -> NDArray[np.int64]:
     """Counts of every id, (N, V)."""
-    if ids is None:
-        return counts.astype(np.int64)
-    whole = np.zeros((len(counts), vocab + 1), np.int64)
-    np.put_along_axis(whole, np.where(ids < 0, vocab, ids), counts, axis=1)
-    return whole[:, :vocab]
+    whole = np.zeros((len(rows), vocab), np.int64)
+    for row, out in zip(rows, whole, strict=True):
+        out[slice(None) if row.ids is None else row.ids] = row.counts
+    return whole
 
 
 def _text(line: Line) -> str:

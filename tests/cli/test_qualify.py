@@ -8,9 +8,10 @@ import torch
 from draftwire.cli import main, qualify
 from draftwire.errors import ExitCode
 from draftwire.kernels import qualify as measuring
-from draftwire.kernels.torch import host as torch_host
+from draftwire.kernels.torch import host_rows as torch_host
 from draftwire.kernels.torch import quantise as torch_quantise
-from draftwire.kernels.torch import verify as torch_verify
+from draftwire.kernels.torch.kernels import TorchKernels
+from draftwire.kernels.torch.rounds import decide
 
 SMALL = ["--rows", "2", "--vocab", "24", "--huge-vocab", "300", "--json"]
 KINDS = {"flat", "peaked", "near-tied", "tiny p", "random", "one legal id", "huge V"}
@@ -26,14 +27,16 @@ def run(capsys, *arguments):
     return code, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_a_sound_backend_is_measured(capsys, backend):
-    code, out = run(capsys, "--backend", backend, *SMALL)
+@pytest.mark.parametrize(
+    ("flag", "name"), [("--backend", "numpy"), ("--backend", "torch"), ("--kernels", "cpu")]
+)
+def test_sound_kernels_are_measured(capsys, flag, name):
+    code, out = run(capsys, flag, name, *SMALL)
     assert code == ExitCode.OK
     found = json.loads(out)
     assert found["sound"] and {each["name"] for each in found["measured"]} == KINDS
     assert sum(each["decisions"] for each in found["measured"]) > 1000
-    assert all(each["residual_distance"] < 1e-12 for each in found["measured"])
+    assert found["backend"] == name
     assert all(each["p_distance"] < 1e-12 for each in found["measured"])
     assert all(each["reach"] < 1e-9 for each in found["measured"])
 
@@ -54,6 +57,11 @@ def test_a_table_for_people(capsys):
     assert "one legal id" in out and "sound: equal to the bit" in out
 
 
+def guessed(difference, count, mass, bound, first):
+    """A decision at the edge itself, inside every bound."""
+    return decide(difference, count, mass, -1e-9, first)
+
+
 def in_binary32(d):
     return torch.exp(d.to(torch.float32)).to(torch.float64)
 
@@ -62,13 +70,11 @@ def in_binary32(d):
     ("module", "name", "mutant", "field"),
     [
         (torch_quantise, "exp64", in_binary32, "counts_differing"),
-        (torch_host, "bound_of", lambda size: -1e-9, "wrong"),
-        (torch_verify, "draw", lambda q, words: words * 0, "draws_differing"),
+        (torch_host, "decide", guessed, "wrong"),
+        (TorchKernels, "draw", lambda kernels, q, words: words * 0, "draws_differing"),
     ],
 )
-def test_a_backend_that_is_off_by_a_bit_ends_with_7(
-    capsys, monkeypatch, module, name, mutant, field
-):
+def test_kernels_that_are_off_by_a_bit_end_with_7(capsys, monkeypatch, module, name, mutant, field):
     monkeypatch.setattr(module, name, mutant)
     code, out = run(capsys, "--backend", "torch", *SMALL)
     assert code == ExitCode.NOT_CONFORMING

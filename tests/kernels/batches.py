@@ -1,25 +1,24 @@
-"""Batches of rows that quantisers and verifiers get wrong, for all backends at once."""
+"""Batches of rows that quantisers and verifiers get wrong, for all kernels at once."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwire.kernels.backend import QRows
+from draftwire.kernels.protocol import QRows
 from testing.toys.logits import POLICIES as POLICIES
 from testing.toys.logits import logits_of as logits_of
 from testing.toys.logits import policy as policy
 from testing.toys.logits import with_refused as with_refused
 
 
-def moved(backend, q: QRows) -> QRows:
-    """Rows of q from the host to where a backend computes."""
-    ids = None if q.ids is None else backend.from_host(q.ids)
-    return QRows(q.vocab_size, ids, backend.from_host(q.counts))
+def host(q: QRows) -> QRows:
+    """Arrays that share the memory of tensors of the CPU."""
+    return QRows(q.vocab_size, None if q.ids is None else np.asarray(q.ids), np.asarray(q.counts))
 
 
-def host(backend, q: QRows) -> QRows:
-    """Rows of q on the host."""
-    ids = None if q.ids is None else backend.to_host(q.ids)
-    return QRows(q.vocab_size, ids, backend.to_host(q.counts))
+def moved(kernels, q: QRows) -> QRows:
+    """Rows of q from the host to where kernels compute."""
+    ids = None if q.ids is None else kernels.from_host(q.ids)
+    return QRows(q.vocab_size, ids, kernels.from_host(q.counts))
 
 
 def differing(one: QRows, other: QRows) -> NDArray[np.int64]:

@@ -32,12 +32,12 @@ NUMBERS |= {"limit", "top_p"}
 WIDE_NUMBERS = {"inverse_bits", "least"}
 BINARY64 = {"masses", "out"}
 INT32 = {"counts", "ids", "tops", "lows", "statuses", "faults", "positives", "tie_counts", "used"}
-INT32 |= {"tickets", "q"}
+INT32 |= {"kept", "q"}
 CONSTANTS = {"ROWS": 1, "BLOCK": 1024, "NBP": 128, "BITS": 11}
 CONSTANTS |= {"bound": 2.0**-42, "BY_VALUE": False, "FIRST": False, "BY_MASS": True}
 CONSTANTS |= {"SPARSE": True, "HAS_Q": True}
 # One name, two types: int32 sums are of counts, binary64 ones of the residual, int64 of weights.
-SUMS = {"hand_out": "*i32", "settle": "*i32", "block_counts": "*i32", "draw": "*i32"}
+SUMS = {"assign_remainders": "*i32", "settle": "*i32", "block_counts": "*i32", "draw": "*i32"}
 SUMS |= {"residual": "*fp64", "find": "*fp64"}
 
 

@@ -1,4 +1,4 @@
-"""Every backend on the CPU, Triton's kernels under its interpreter."""
+"""Every implementation on the CPU, Triton's kernels under its interpreter."""
 
 import os
 
@@ -6,15 +6,17 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import torch
 
-from draftwire.kernels.backend import load
-from draftwire.kernels.torch.backend import TorchBackend
-from draftwire.kernels.triton.backend import TritonBackend
+from draftwire.kernels.cpu.kernels import CpuKernels
+from draftwire.kernels.torch.kernels import TorchKernels
+from draftwire.kernels.triton.kernels import TritonKernels
 from draftwire.kernels.triton.tiles import Tiling
 
 torch.set_num_threads(1)
 
-NUMPY = load("numpy")
-TORCH = load("torch")
-DEVICE = TorchBackend("cpu", by_row=False)  # what torch does on a GPU, here on the CPU
-TRITON = load("triton")
-BLOCKS_OF_16 = TritonBackend("cpu", Tiling(block=16))  # several blocks a row at small V
+CPU = CpuKernels()
+TORCH = TorchKernels()  # row by row
+DEVICE = TorchKernels(by_row=False)  # what torch does on a GPU, here on the CPU
+TRITON = TritonKernels()
+BLOCKS_OF_16 = TritonKernels(tiling=Tiling(block=16))  # several blocks a row at small V
+EVERY = (CPU, TORCH, DEVICE, TRITON, BLOCKS_OF_16)
+NAMES = ("cpu", "torch by row", "torch as on a device", "triton", "triton in blocks of 16")

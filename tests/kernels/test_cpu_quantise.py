@@ -107,7 +107,7 @@ def test_a_row_of_a_real_vocabulary(size):
     assert cpu.quantise(flat, policy(1.0, {"support": 32})).ids.tolist() == list(range(32))
 
 
-def test_d1_the_top_three_alone_have_tickets():
+def test_d1_the_top_three_alone_have_counts():
     logits = np.array([0.1, 2.0, 1.0, 2.0, -1.0, 1.0, 0.0, -3.0], np.float32)
     row, _ = check(logits, policy(1.0, {"top_k": 3}))
     assert np.flatnonzero(row.counts).tolist() == [1, 2, 3]

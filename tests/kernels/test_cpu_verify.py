@@ -20,7 +20,7 @@ from draftwire.exact.words import WORD_BITS, Address, Domain, KeyedWords, Reques
 from draftwire.kernels import cpu
 from draftwire.kernels.cpu import verify_loops as cpu_verify
 from draftwire.kernels.cpu.kernels import CpuKernels
-from draftwire.kernels.cpu.target_loops import target_weights
+from draftwire.kernels.cpu.verify_loops import target_weights
 from draftwire.kernels.protocol import Round
 from draftwire.kernels.rows import QRow
 from draftwire.rows.prepare import prepare
@@ -502,3 +502,12 @@ def test_prepare_runs_every_loop_before_a_round_does():
         assert [name for name, loop in loops.items() if not loop.signatures] == []
     entries = ("accept_drafts", "accept_greedy", "draw_target", "draw_residual")
     assert all(len(getattr(cpu_verify, name).signatures) >= 1 for name in entries)
+
+
+def test_p_far_below_the_largest_is_zero_and_the_rest_is_exp64():
+    scores = np.array([0.0, -1.0, -27.5, -699.0, -700.0, -700.5, -np.inf], np.float32)
+    weights = np.empty(7)
+    target_weights(scores, weights)
+    expected = [exact_quantise.exp64(float(score)) for score in scores[:5]]
+    assert weights.tolist() == [*expected, 0.0, 0.0]
+    assert abs(weights[3] / np.exp(-699.0) - 1) < 2.0**-44

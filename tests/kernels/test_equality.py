@@ -24,7 +24,7 @@ def test_nothing_differs(name, tmp_path):
 
 
 def test_other_weights_are_found(tmp_path, monkeypatch):
-    """Every weight but the largest 1/2048 smaller: counts move by some tickets."""
+    """Every weight but the largest 1/2048 smaller: counts move."""
     own = torch_quantise.exp64
     monkeypatch.setattr(torch_quantise, "exp64", lambda d: own(d - (d < 0) * 2.0**-11))
     assert equality.main([*SIZE, "--only", "torch", "--out", str(tmp_path)]) == 1

@@ -1,10 +1,7 @@
 """Rounds of many requests in one call, judged on tensors as the exact layer does (A17-A24)."""
 
 import math
-import os
 from dataclasses import replace
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import numpy as np
 import pytest
@@ -15,28 +12,17 @@ from draftwire.exact import quantise as exact_quantise
 from draftwire.exact import verify as exact
 from draftwire.exact.words import Address, Domain, KeyedWords, RequestKey
 from draftwire.kernels import cpu
-from draftwire.kernels.cpu.kernels import CpuKernels
-from draftwire.kernels.cpu.target_loops import target_weights
+from draftwire.kernels.cpu.verify_loops import target_weights
 from draftwire.kernels.protocol import OK, UNDECIDED, Round, Verdict
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.torch import device_rows, sampling
-from draftwire.kernels.torch.kernels import TORCH, TorchKernels
-from draftwire.kernels.triton.kernels import TritonKernels
-from draftwire.kernels.triton.tiles import Tiling
+from draftwire.kernels.torch.kernels import TORCH
 from draftwire.verifier.judge import judge
 from draftwire.wire.registry import TOTAL
 
 from .batches import POLICIES, policy
+from .interpreted import CPU, DEVICE, EVERY, NAMES
 
-torch.set_num_threads(1)
-
-BY_ROW = TorchKernels()
-ON_DEVICE = TorchKernels(by_row=False)  # what torch does on a GPU, here on the CPU
-TRITON = TritonKernels()
-BLOCKS_OF_16 = TritonKernels(tiling=Tiling(block=16))  # several blocks a row at small V
-CPU = CpuKernels()
-EVERY = (CPU, BY_ROW, ON_DEVICE, TRITON, BLOCKS_OF_16)
-NAMES = ("cpu", "torch by row", "torch as on a device", "triton", "triton in blocks of 16")
 every = pytest.mark.parametrize("kernels", EVERY, ids=NAMES)
 
 
@@ -198,6 +184,10 @@ def test_a_proposal_that_is_none_is_refused_before_any_row_is_looked_at(kernels)
             replace(whole, tokens=[-1, 2]),
             replace(whole, tokens=[1]),
             replace(whole, row_count=1),
+            replace(whole, row_count=4),
+            replace(whole, first_row=1),
+            replace(whole, first_row=-1),
+            replace(whole, tokens=[], rows=[], row_count=0),
             replace(whole, rows=[point(6, 1), point(7, 2)]),
         ],
     }
@@ -349,7 +339,7 @@ def test_a_bound_of_nothing_is_seen(monkeypatch):
             given = [first >> 24, first & 0xFFFFFF]
             source = FewWords(ACCEPTANCE=given, CORRECTION=[1 << 20, 0], BONUS=[1 << 20, 0])
             this = one(scores, [0], [QRow(2, None, counts)], source)
-            found += ON_DEVICE.verify(scores, [this])
+            found += DEVICE.verify(scores, [this])
         return [verdict.status for verdict in found].count(UNDECIDED)
 
     assert undecided() == 3
@@ -462,3 +452,58 @@ def test_weights_of_p_are_judged_on_the_host():
     expected = [exactly(scores, each) for each in rounds]
     for kernels in EVERY:
         assert kernels.verify(torch.from_numpy(weights), rounds) == expected
+
+
+def one_draft(kernels, masses, counts, token, first):
+    """The verdict and the exact judgement of one draft, with U the same in every domain."""
+    row = np.array([np.log(each) if each else -np.inf for each in masses], np.float32)
+    scores = np.stack([row, row])
+    words = [first >> 24, first & 0xFFFFFF, *[0] * 9]
+    source = FewWords(ACCEPTANCE=words, CORRECTION=words, BONUS=words)
+    this = one(scores, [token], [QRow(len(counts), None, np.array(counts, np.int32))], source)
+    (found,) = kernels.verify(torch.from_numpy(scores), [this])
+    (judgement,) = judge(CPU, scores, [this])
+    if found.status == OK:
+        assert (found.accepted, found.token) == (judgement.accepted, judgement.tokens[-1])
+    return found, judgement
+
+
+@every
+def test_a_choice_within_its_bound_is_left_to_exact_integers(kernels):
+    """p = 1/2, q = 3/4: the threshold 2/3 lies strictly inside one step of 48 bits."""
+    edge = 2 * (1 << 48) // 3
+    three = TOTAL * 3 // 4
+    for first, accepted in ((edge - 1000, 1), (edge, 1), (edge + 1, 0), (edge + 1000, 0)):
+        found, judgement = one_draft(kernels, [1, 1], [three, TOTAL - three], 0, first)
+        assert judgement.accepted == accepted  # the third word is 0, below the rest of 2/3
+        if first == edge:
+            assert found == Verdict(0, None, UNDECIDED)
+
+
+@every
+def test_e49_faults_of_one_request_are_its_own(kernels):
+    """NaN in a row that is judged; NaN behind a rejection is not looked at; a token without q."""
+    scores = np.zeros((24, 5), np.float32)
+    rows = [point(5, 4)] * 2
+    rounds = [
+        Round([4, 4], rows, 3 * index, 3, KeyedWords(RequestKey(11_000 + index)), 3, index, 40)
+        for index in range(8)
+    ]
+    clean = kernels.verify(torch.from_numpy(scores), rounds)
+    assert not any(verdict.status for verdict in clean)
+    stands = next(index for index, verdict in enumerate(clean) if verdict.accepted)
+    falls = next(index for index, verdict in enumerate(clean) if not verdict.accepted)
+    scores[3 * stands + 1, 2] = np.nan
+    scores[3 * falls + 1 : 3 * falls + 3, 2] = np.nan
+    others = [index for index in range(8) if index not in (stands, falls)]
+    massless, without, outside, elsewhere = others[:4]
+    scores[3 * massless] = -np.inf
+    rounds[without] = replace(rounds[without], tokens=[4, 0])
+    rounds[outside] = replace(rounds[outside], tokens=[5, 4])
+    rounds[elsewhere] = replace(rounds[elsewhere], first_row=22)
+    expected = list(clean)
+    expected[stands] = Verdict(1, None, RefusalCode.NON_FINITE)
+    expected[massless] = Verdict(0, None, RefusalCode.ZERO_MASS)
+    expected[without] = Verdict(0, None, RefusalCode.ZERO_Q)
+    expected[outside] = expected[elsewhere] = Verdict(0, None, RefusalCode.OUT_OF_RANGE)
+    assert kernels.verify(torch.from_numpy(scores), rounds) == expected

@@ -16,7 +16,7 @@ from draftwire.exact import verify as exact_verify
 from draftwire.exact.words import Address, Domain, KeyedWords, RequestKey, WordSource
 from draftwire.kernels.cpu import verify_loops as cpu_verify
 from draftwire.kernels.cpu.kernels import CpuKernels
-from draftwire.kernels.cpu.target_loops import target_weights
+from draftwire.kernels.cpu.verify_loops import target_weights
 from draftwire.kernels.protocol import Round, Verdict
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.shards import exact as shards_exact

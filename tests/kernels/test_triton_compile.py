@@ -7,8 +7,14 @@ import sys
 from pathlib import Path
 
 KERNELS = Path(__file__).parent / "compiled_kernels.py"
-IN_BINARY64 = {"weigh_kernel", "share_kernel", "mass_kernel", "residual_kernel", "find_kernel"}
-EXPONENTIAL = IN_BINARY64 - {"share_kernel"}
+IN_BINARY64 = {
+    "weigh_kernel",
+    "floor_counts_kernel",
+    "mass_kernel",
+    "residual_kernel",
+    "find_kernel",
+}
+EXPONENTIAL = IN_BINARY64 - {"floor_counts_kernel"}
 
 
 def test_every_kernel_compiles_for_hopper_without_contraction():

@@ -345,10 +345,10 @@ def test_a_draw_runs_the_same_lines_for_every_word(size: int) -> None:
 def test_shards_that_do_not_hold_the_token_do_the_same_work() -> None:
     counts = np.array([[3, 0, 2]], np.int32)
     out = np.empty(1, np.int64)
-    _, first = lines_of(shards_loops.find_tickets, counts, np.array([-1], np.int64), out)
+    _, first = lines_of(shards_loops.find_offsets, counts, np.array([-1], np.int64), out)
     assert out[0] == -1
     for offset, due in enumerate((0, 0, 0, 2, 2)):
-        _, lines = lines_of(shards_loops.find_tickets, counts, np.array([offset]), out)
+        _, lines = lines_of(shards_loops.find_offsets, counts, np.array([offset]), out)
         assert out[0] == due
         assert lines == first
 

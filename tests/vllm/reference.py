@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from draftwire.kernels.cpu.target_loops import target_weights
+from draftwire.kernels.cpu.verify_loops import target_weights
 from tests.vllm.models import END, WORDS
 
 Text = tuple[int, ...]

@@ -22,7 +22,6 @@ Array = TypeVar("Array")
 
 OK: Final = 0  # status of a row or a round that is not refused
 UNDECIDED: Final = -1  # status of a decision that is left to exact integers
-PAD_ID: Final = -1  # fills ids of a sparse row behind its support; its count is 0
 NO_TOKEN: Final = -1  # in place of a token that was not drawn
 P_CUTOFF: Final = -700.0  # a target logit further below the largest has p = 0 (A24)
 

@@ -1,9 +1,9 @@
-"""How far a backend is from the normative arithmetic, measured: counts, draws, decisions, residual.
+"""How far kernels are from the normative arithmetic, measured: counts, draws, decisions, p.
 
 Counts and draws are held against :mod:`draftwire.exact` to the bit. Decisions are held against the
 exact rational edges of A18-A20, at words on both sides of every edge: one that is taken must be the
 exact one, one within the bound must say UNDECIDED, and how far from the edge that still happens is
-reported. p and the residual mass are held against the softmax of the same logits in 40 digits.
+reported. p is held against the softmax of the same logits in 40 digits.
 """
 
 from __future__ import annotations
@@ -22,13 +22,10 @@ from numpy.typing import NDArray
 from draftwire.exact import quantise as exact
 from draftwire.exact import verify as exact_verify
 from draftwire.exact.counts import Counts
-from draftwire.kernels.backend import (
-    UNDECIDED,
-    Backend,
-    Draws,
-    QRows,
-)
-from draftwire.kernels.cpu.target_loops import target_weights
+from draftwire.exact.words import WORD_BITS, Address, Domain
+from draftwire.kernels.cpu.verify_loops import target_weights
+from draftwire.kernels.protocol import OK, UNDECIDED, Kernels, Round, Verdict
+from draftwire.kernels.rows import QRow
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import TOTAL, Layout
 
@@ -69,7 +66,6 @@ class Measured:
     wrong: int = 0
     undecided: int = 0
     reach: float = 0.0
-    residual_distance: float = 0.0
     p_distance: float = 0.0
 
     @property
@@ -105,32 +101,50 @@ def adversarial(vocab: int, huge: int, rows: int, seed: int) -> Iterator[Rows]:
         yield Rows("huge V", wide.astype(np.float32), near(wide, 0.6))
 
 
-def measure(backend: Backend[Any], rows: Rows, seed: int) -> Measured:
-    """Hold one backend against the exact layer on rows of one kind, under three policies."""
+def measure(kernels: Kernels[Any], rows: Rows, seed: int) -> Measured:
+    """Hold kernels against the exact layer on rows of one kind, under three policies."""
     rng = np.random.default_rng(seed)
     number, vocab = rows.target.shape
     found = Measured(rows.name, vocab)
     targets = [_Target(row) for row in rows.target]
     for policy in POLICIES:
-        expected = [_exact_counts(row, policy) for row in rows.draft]
-        q, _ = backend.quantise(backend.from_host(rows.draft), policy)
+        q, _ = kernels.quantise(kernels.from_host(rows.draft), policy)
         words = np.asarray(rng.integers(0, TOTAL, size=number))
-        drawn = backend.to_host(backend.draw(q, backend.from_host(words)))
-        ids = None if q.ids is None else backend.to_host(q.ids)
-        counts = backend.to_host(q.counts)
+        drawn = kernels.draw(q, words).tolist()
         found.rows += number
         found.draws += number
-        for index, due in enumerate(expected):
-            own = _ids_and_counts(ids, counts, index)
-            found.counts_differing += own != (due.ids, due.counts)
-            token = exact_verify.draw(due, iter([int(words[index])]))
-            found.draws_differing += token != int(drawn[index])
-            _residual(backend, rows.target[index], q, index, targets[index], due, found)
-            if due.of(int(drawn[index])):
-                at = (index, int(drawn[index]), int(rng.integers(SPAN)))
-                _decide(backend, rows.target[index], q, at, targets[index], due, found)
+        for index, row in enumerate(kernels.host_rows(q)):
+            due, token = _exact_counts(rows.draft[index], policy), drawn[index]
+            found.counts_differing += row.exact() != due
+            expected = exact_verify.draw(due, iter([int(words[index])]))
+            found.draws_differing += token != expected
+            if token in due.ids:
+                draft = _Draft(token, row, due, int(rng.integers(SPAN)))
+                _decide(kernels, rows.target[index], draft, targets[index], found)
     found.p_distance = _p_distance(rows.target[0], targets[0])
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A draft, its q as computed and as due, and 48 bits of U for the token behind it."""
+
+    token: int
+    row: QRow
+    due: Counts
+    second: int
+
+
+class _Words:
+    """The words of one round: 48 bits of U for the acceptance, and others for what is drawn."""
+
+    def __init__(self, first: int, second: int) -> None:
+        self._first, self._second = first, second
+
+    def words(self, address: Address) -> Iterator[int]:
+        """The first two words of an address."""
+        bits = self._first if address.domain is Domain.ACCEPTANCE else self._second
+        return iter((bits >> WORD_BITS, bits & (TOTAL - 1)))
 
 
 class _Target:
@@ -151,14 +165,6 @@ class _Target:
         return left
 
 
-def _ids_and_counts(
-    ids: NDArray[Any] | None, counts: NDArray[Any], index: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    used = np.flatnonzero(counts[index])
-    places = used if ids is None else ids[index][used]
-    return tuple(places.tolist()), tuple(counts[index][used].tolist())
-
-
 def _exact_counts(row: NDArray[np.float32], policy: ProposalPolicy) -> Counts:
     return exact.quantise(
         row.tolist(),
@@ -170,76 +176,37 @@ def _exact_counts(row: NDArray[np.float32], policy: ProposalPolicy) -> Counts:
     )
 
 
-def _one(q: QRows[Any], index: int, copies: int, axes: int) -> QRows[Any]:
-    """Row ``index`` of q, ``copies`` times; axes 2: (copies, W), 3: (copies, 1, W)."""
-
-    def repeat(array: Any) -> Any:
-        row = array[index : index + 1]
-        # torch repeats along each axis, NumPy along one.
-        made = row.repeat(copies, 1) if hasattr(row, "unbind") else row.repeat(copies, 0)
-        return made if axes == 2 else made.reshape(copies, 1, -1)
-
-    return QRows(q.vocab_size, None if q.ids is None else repeat(q.ids), repeat(q.counts))
-
-
-def _residual(
-    backend: Backend[Any],
-    logits: NDArray[np.float32],
-    q: QRows[Any],
-    index: int,
-    p: _Target,
-    due: Counts,
-    found: Measured,
-) -> None:
-    mass = backend.residual_mass(backend.from_host(logits[None]), _one(q, index, 1, 2))
-    exactly = Fraction(sum(p.residual(due)), p.mass * TOTAL)
-    away = abs(Fraction(float(backend.to_host(mass)[0])) - exactly)
-    found.residual_distance = max(found.residual_distance, float(away))
-
-
 def _decide(
-    backend: Backend[Any],
+    kernels: Kernels[Any],
     logits: NDArray[np.float32],
-    q: QRows[Any],
-    at: tuple[int, int, int],
+    draft: _Draft,
     p: _Target,
-    due: Counts,
     found: Measured,
 ) -> None:
-    """One round of one draft at words around its acceptance edge; draws at one word."""
-    index, token, second = at
-    ours, theirs = p.weights[token] * TOTAL, due.of(token) * p.mass
+    """Rounds of one draft at words around its acceptance edge; one word for what is drawn."""
+    ours, theirs = p.weights[draft.token] * TOTAL, draft.due.of(draft.token) * p.mass
     edge = min(ours * SPAN // theirs, SPAN - 1)
     firsts = sorted({min(max(edge + offset, 0), SPAN - 1) for offset in OFFSETS})
-    copies = len(firsts)
-    draws = Draws(
-        backend.from_host(np.array(firsts)[:, None]),
-        backend.from_host(np.full((copies, 1), second)),
-        backend.from_host(np.full(copies, second)),
-    )
-    rows = np.broadcast_to(logits, (copies, 2, logits.size)).copy()
-    made = backend.verify(
-        backend.from_host(rows),
-        backend.from_host(np.full((copies, 1), token)),
-        _one(q, index, copies, 3),
-        draws,
-    )
-    accepted, tokens, status = map(backend.to_host, (made.accepted, made.tokens, made.status))
-    bonus = _located(p.edges, second)
-    left = list(accumulate(p.residual(due)))
-    correction = _located(left, second) if left[-1] else None
-    for place, first in enumerate(firsts):
+    rounds = [
+        Round((draft.token,), (draft.row,), 2 * at, 2, _Words(first, draft.second), 1, 1, 0)
+        for at, first in enumerate(firsts)
+    ]
+    scores = np.broadcast_to(logits, (2 * len(firsts), logits.size)).copy()
+    verdicts = kernels.verify(kernels.from_host(scores), rounds)
+    bonus = _located(p.edges, draft.second)
+    left = list(accumulate(p.residual(draft.due)))
+    correction = _located(left, draft.second) if left[-1] else None
+    for first, verdict in zip(firsts, verdicts, strict=True):
         found.decisions += 1
-        if status[place] == UNDECIDED:
-            found.undecided += 1
-            found.reach = max(found.reach, _reach(first, ours, theirs, bonus, correction))
-            continue
         stands = (first + 1) * theirs <= ours * SPAN
         falls = first * theirs >= ours * SPAN
-        right = bonus if stands else correction
-        known = stands or falls
-        sound = status[place] == 0 and known and accepted[place] == stands
-        found.wrong += not (sound and right == tokens[place])
+        if verdict.status == UNDECIDED:
+            found.undecided += 1
+            found.reach = max(found.reach, _reach(first, ours, theirs, bonus, correction))
+            found.wrong += verdict.accepted == 1 and not stands
+            continue
+        due = Verdict(int(stands), bonus if stands else correction, OK)
+        found.wrong += verdict != due or not (stands or falls)
 
 
 def _located(edges: list[int], first: int) -> int | None:

@@ -12,7 +12,7 @@ from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact import quantise as exact_quantise
 from draftwire.exact import verify as exact
 from draftwire.exact.words import Address, Domain
-from draftwire.kernels.cpu.target_loops import target_weights
+from draftwire.kernels.cpu.verify_loops import target_weights
 from draftwire.kernels.protocol import OK, UNDECIDED, Kernels, Round, Verdict
 from draftwire.kernels.rows import widened
 from draftwire.wire.registry import Outcome

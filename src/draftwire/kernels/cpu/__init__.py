@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
-from draftwire.exact import quantise as exact_quantise
 from draftwire.kernels.cpu import quantise_loops as cpu_quantise
 from draftwire.kernels.cpu import select_loops as cpu_select
+from draftwire.kernels.refusals import check_policy
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.workspace import Workspace
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, WITH_SUPPORT, Layout
+from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, Layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ def quantise(
     others.
     Errors: ArithmeticRefusalError NON_FINITE, ZERO_MASS, OUT_OF_RANGE (array, policy).
     """
-    _check_policy(policy)
+    check_policy(policy)
     _check_array("logits", logits, np.dtype(np.float32))
     bits = logits.view(np.int32)
     if out is not None:
@@ -108,19 +108,6 @@ def prepare() -> None:
         draw(row, TOTAL - 1)
 
 
-def _check_policy(policy: ProposalPolicy) -> None:
-    exact_quantise.check_temperature(policy.temperature)
-    exact_quantise.check_restrictions(policy.top_k, policy.top_p, policy.min_p, policy.support)
-    if (policy.layout in WITH_SUPPORT) != (policy.support > 0):
-        raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE, "a sparse layout has a support of 1 or more, others have none"
-        )
-    if policy.layout is Layout.IDS_ONLY and policy.temperature != 0:
-        raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE, "ids alone, without their q, are for temperature 0"
-        )
-
-
 def _check_array(
     name: str, array: NDArray[np.generic], dtype: np.dtype[np.generic], size: int | None = None
 ) -> None:
@@ -188,7 +175,7 @@ def _allocate(weights: NDArray[np.int64], mass: int, counts: NDArray[np.int32]) 
         given = cpu_quantise.assign_remainders(counts, remainders, threshold, ties, equal)
     if given != left:
         raise ArithmeticRefusalError(
-            RefusalCode.INCONSISTENT_ALLOCATION, f"{left} tickets left over, {given} handed out"
+            RefusalCode.INCONSISTENT_ALLOCATION, f"{left} counts left over, {given} assigned"
         )
 
 

@@ -17,12 +17,13 @@ from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact.words import Domain, KeyedWords, RequestKey
 from draftwire.kernels import cpu
 from draftwire.kernels.cpu import verify_loops as loops
-from draftwire.kernels.protocol import NO_TOKEN, OK, PAD_ID, QRows, Round, Verdict
+from draftwire.kernels.protocol import NO_TOKEN, OK, QRows, Round, Verdict
+from draftwire.kernels.refusals import draft_counts
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.words import first_bits
 from draftwire.kernels.workspace import Workspace
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TOTAL, Layout
+from draftwire.wire.registry import PAD_ID, TOTAL, Layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -121,8 +122,8 @@ def host_rows_of(scores: Any) -> NDArray[Any]:
     """
     if not isinstance(scores, np.ndarray):
         # A tensor; NumPy has no bfloat16.
-        wide = scores if str(scores.dtype) == "torch.float64" else scores.float()
-        scores = wide.detach().cpu().numpy()
+        narrow = scores.is_floating_point() and scores.dtype.itemsize < 4
+        scores = (scores.float() if narrow else scores).detach().cpu().numpy()
     elif scores.dtype == np.float16:
         scores = scores.astype(np.float32)
     if scores.dtype not in (np.float32, np.float64) or scores.ndim != 2 or not scores.shape[1]:
@@ -142,7 +143,7 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
 
 def _judged(rows: NDArray[Any], this: Round) -> Verdict:
     """One request's round."""
-    counts = _counts_of(this, *rows.shape)
+    counts = draft_counts(this, *rows.shape)
     if isinstance(counts, RefusalCode):
         return Verdict(0, None, counts)
     tokens = np.array(this.tokens, np.int64)
@@ -152,21 +153,6 @@ def _judged(rows: NDArray[Any], this: Round) -> Verdict:
         )
         return Verdict(found[0], None if found[1] == NO_TOKEN else found[1], found[2])
     return _sampled(rows, this, tokens, np.array(counts, np.int64))
-
-
-def _counts_of(this: Round, number: int, width: int) -> list[int] | RefusalCode:
-    """The count of each draft under its q, or why the proposal cannot be judged at all."""
-    depth, counts = len(this.tokens), []
-    fits = len(this.rows) == depth and this.row_count in {max(depth, 1), depth + 1}
-    if not fits or not 0 <= this.first_row <= number - this.row_count:
-        return RefusalCode.OUT_OF_RANGE
-    for token, q in zip(this.tokens, this.rows, strict=True):
-        if q.vocab_size > width or not 0 <= token < q.vocab_size:
-            return RefusalCode.OUT_OF_RANGE
-        counts.append(q.of(token))
-        if counts[-1] == 0:
-            return RefusalCode.ZERO_Q
-    return counts
 
 
 def _sampled(

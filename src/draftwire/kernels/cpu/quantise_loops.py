@@ -26,8 +26,8 @@ _LN2_LO = exact.LN2_LO
 _CUTOFF = exact.CUTOFF
 _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11 = exact.COEFFICIENTS
 _WEIGHT_BITS = exact.WEIGHT_BITS
-_TICKET_BITS = 24
-_TICKETS = 1 << _TICKET_BITS
+_TOTAL_BITS = 24
+_TOTAL = 1 << _TOTAL_BITS
 
 _TWO52: Final = 2.0**52
 _TWO52_BITS: Final = 0x433 << 52  # the binary64 pattern of 2^52
@@ -103,39 +103,39 @@ def floor_counts(
     counts: NDArray[np.int32],
     remainders: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Whole tickets of each weight into ``counts``, and what is left over (A9).
+    """Whole counts of each weight into ``counts``, and what is left over (A9).
 
-    Returns (tickets left, number of weights above zero). The quotient is estimated in binary64:
+    Returns (counts left, number of weights above zero). The quotient is estimated in binary64:
     the ratio M / W carries two roundings and the product one, so an estimate of at most 2^24 is
     wrong by less than 2^24 * 4 * 2^-53 < 1, its floor by one at most, and the remainder, exact in
     integers, tells which way.
     """
-    ratio = float(_TICKETS) / float(total)
-    shared = np.int64(0)
+    ratio = float(_TOTAL) / float(total)
+    given = np.int64(0)
     positive = 0
     for i in range(weights.size):
         weight = weights[i]
         estimate = (np.int64(weight | _TWO52_BITS).view(np.float64) - _TWO52) * ratio
         count = np.float64(np.floor(estimate) + _TWO52).view(np.int64) & _MANTISSA
-        remainder = (weight << _TICKET_BITS) - count * total
+        remainder = (weight << _TOTAL_BITS) - count * total
         low = remainder < 0
         high = remainder >= total
         remainder += (total if low else 0) - (total if high else 0)
         count += (1 if high else 0) - (1 if low else 0)
         remainders[i] = remainder
         counts[i] = count
-        shared += count
+        given += count
         positive += 1 if weight > 0 else 0
-    return _TICKETS - int(shared), positive
+    return _TOTAL - int(given), positive
 
 
 @compiled
 def assign_remainders(
     counts: NDArray[np.int32], remainders: NDArray[np.int64], threshold: int, ties: int, equal: int
 ) -> int:
-    """One more ticket for every remainder above ``threshold`` and the first ``ties`` at it (A9).
+    """One more for every remainder above ``threshold`` and the first ``ties`` at it (A9).
 
-    Returns how many were handed out.
+    Returns how many were assigned.
     """
     # Mostly all that are equal get one, and then nothing depends on the order.
     least = threshold if ties == equal else threshold + 1

@@ -112,6 +112,19 @@ def score_weights(row: NDArray[np.float32], largest: float, out: NDArray[np.floa
         out[v] = s * np.int64(exponent << 52).view(np.float64) if inside else 0.0
 
 
+def target_weights(logits: NDArray[np.float32], out: NDArray[np.float64]) -> None:
+    """p of a row, not normalised: exp64(logit - largest) (A24).
+
+    logits: binary32 (V,); out: binary64 (V,). A row with NaN or +inf becomes NaN and a row of -inf
+    alone becomes 0, so that its use refuses it by A11.
+    """
+    largest, nan = survey_scores(np.ascontiguousarray(logits))
+    if nan or not -np.inf < largest < np.inf:
+        out[:] = 0.0 if largest == -np.inf else np.nan
+    else:
+        score_weights(logits, largest, out)
+
+
 @compiled
 def weights_status(row: NDArray[np.float64]) -> int:
     """OK, or why a row of weights is refused (A11)."""

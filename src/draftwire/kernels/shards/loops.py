@@ -29,7 +29,7 @@ NEGATIVE: Final = 2
 DIGIT: Final = 6  # bits a round of a global selection: 64 sums a row cross between the ranks
 BUCKETS: Final = 1 << DIGIT
 _SIGNLESS: Final = 0x7FFFFFFF
-_TICKETS: Final = 1 << 24
+_TOTAL: Final = 1 << 24
 
 
 @compiled
@@ -91,14 +91,14 @@ def weigh_rows(
 
 
 @compiled
-def share_rows(
+def floor_rows(
     weights: NDArray[np.int64],
     masses: NDArray[np.int64],
     counts: NDArray[np.int32],
     remainders: NDArray[np.int64],
     facts: NDArray[np.int64],
 ) -> None:
-    """Whole tickets of each weight (A9); (tickets given, weights above zero) into facts (N, 2)."""
+    """Whole counts of each weight (A9); (counts given, weights above zero) into facts (N, 2)."""
     for row in range(weights.shape[0]):
         facts[row, :] = 0
         if masses[row] == 0:
@@ -106,7 +106,7 @@ def share_rows(
             remainders[row, :] = -1
             continue
         left, positive = floor_counts(weights[row], masses[row], counts[row], remainders[row])
-        facts[row, 0] = _TICKETS - left
+        facts[row, 0] = _TOTAL - left
         facts[row, 1] = positive
 
 
@@ -160,13 +160,13 @@ def count_equal(
 
 
 @compiled
-def hand_out_rows(
+def assign_rows(
     counts: NDArray[np.int32],
     remainders: NDArray[np.int64],
     thresholds: NDArray[np.int64],
     ties: NDArray[np.int64],
 ) -> None:
-    """One more ticket for what is above the threshold, and for the first ``ties`` at it (A26)."""
+    """One more for what is above the threshold, and for the first ``ties`` at it (A26)."""
     for row in range(counts.shape[0]):
         left = ties[row]
         for i in range(counts.shape[1]):
@@ -240,7 +240,7 @@ def cut_of(
 
 
 @compiled
-def find_tickets(
+def find_offsets(
     counts: NDArray[np.int32], offsets: NDArray[np.int64], out: NDArray[np.int64]
 ) -> None:
     """The place that holds each row's draw (A16), into out (N,); -1 where the offset is < 0."""
@@ -273,7 +273,7 @@ def survey_weights(
 def residual(
     row: NDArray[np.float64], scale: float, counts: NDArray[np.int32], out: NDArray[np.float64]
 ) -> None:
-    """max(p - q, 0) in tickets for every id owned, in the support or not (A19)."""
+    """max(p - q, 0) in counts for every id owned, in the support or not (A19)."""
     for v in range(row.size):
         difference = row[v] * scale - counts[v]
         out[v] = difference if difference > 0.0 else 0.0

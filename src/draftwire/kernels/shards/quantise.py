@@ -70,15 +70,15 @@ def draw(rows: ShardRows, words: Integers | None) -> Steps[Integers]:
     """The token of each row, int64 (N,), known to every rank; -1 for a refused row (A28).
 
     words: the leader's, int64 (N,) of 24 bits; no other rank has or needs any. Law, for uniform
-    words: token v with probability counts[v] / 2^24 exactly; a shard without tickets never.
+    words: token v with probability counts[v] / 2^24 exactly; a shard without counts never.
     """
     count = len(rows.status)
     plan = np.full((count, 2), -1, np.int64)
     if rows.shard.leads:
-        plan = _tickets(rows, words)
+        plan = _offsets(rows, words)
     plan = yield from broadcast(plan)
     found = np.empty(count, np.int64)
-    loops.find_tickets(rows.counts, np.where(plan[:, 0] == rows.shard.rank, plan[:, 1], -1), found)
+    loops.find_offsets(rows.counts, np.where(plan[:, 0] == rows.shard.rank, plan[:, 1], -1), found)
     found = np.where(found < 0, -1, found + rows.shard.begin)
     found = yield from maximum(found)
     return (yield from broadcast(found))
@@ -168,7 +168,7 @@ def _status(largest: Integers, refused: Integers) -> Integers:
 def _greedy(
     shard: Shard, keys: Integers, largest: Integers, status: Integers
 ) -> Steps[NDArray[np.int32]]:
-    """A2 at temperature 0: all tickets on the lowest id with the largest logit."""
+    """A2 at temperature 0: the whole count on the lowest id with the largest logit."""
     at = np.empty(len(keys), np.int64)
     loops.first_equal(keys, largest, at)
     first = -(yield from maximum(np.where(at < 0, -shard.vocab_size, -(at + shard.begin))))
@@ -207,32 +207,32 @@ def nucleus_mass(masses: Integers, top_p: int) -> Integers:
 
 
 def _allocate(shard: Shard, weights: Integers, status: Integers) -> Steps[NDArray[np.int32]]:
-    """A26: floors here, and the tickets that are left to the largest remainders of all shards."""
+    """A26: floors here, and the counts that are left to the largest remainders of all shards."""
     masses = yield from total(weights.sum(axis=1))
     counts = np.empty(weights.shape, np.int32)
     remainders = np.empty(weights.shape, np.int64)
     facts = np.empty((len(weights), 2), np.int64)
-    loops.share_rows(weights, masses, counts, remainders, facts)
-    shared, positive = (yield from total(facts)).T
-    left = np.where(status == OK, TOTAL - shared, 0)
+    loops.floor_rows(weights, masses, counts, remainders, facts)
+    given, positive = (yield from total(facts)).T
+    left = np.where(status == OK, TOTAL - given, 0)
     bad = (left < 0) | (left >= np.maximum(positive, 1))
     status[bad & (status == OK)] = RefusalCode.INCONSISTENT_ALLOCATION
     width = WEIGHT_BITS + shard.vocab_size.bit_length()  # a remainder is below W, fixed by V
     thresholds, ties = yield from descend(remainders, np.where(bad, 0, left), width)
     own = yield from share_ties(shard, remainders, thresholds, ties)
-    loops.hand_out_rows(counts, remainders, thresholds, own)
+    loops.assign_rows(counts, remainders, thresholds, own)
     counts[status != OK] = 0
     return counts
 
 
-def _tickets(rows: ShardRows, words: Integers | None) -> Integers:
-    """The leader's plan: (shard, ticket inside it) of each row, -1 where the row is refused."""
+def _offsets(rows: ShardRows, words: Integers | None) -> Integers:
+    """The leader's plan: (shard, offset inside it) of each row, -1 where the row is refused."""
     if words is None or words.shape != rows.status.shape:
         raise ArithmeticRefusalError(RefusalCode.OUT_OF_RANGE, "the leader draws one word a row")
     if ((words < 0) | (words >= TOTAL)).any():
         raise ArithmeticRefusalError(RefusalCode.OUT_OF_RANGE, "a word has 24 bits")
     starts = before(rows.masses)
-    # Equal edges pass over a shard without tickets.
+    # Equal edges pass over a shard without counts.
     shard = (starts + rows.masses <= words[:, None]).sum(axis=1)
     sound = (rows.status == OK) & (shard < rows.masses.shape[1])
     shard = np.where(sound, shard, -1)

@@ -141,8 +141,8 @@ _METHODS: Final = {
 class ShardRows:
     """One shard's columns of N rows of q, and what all ranks know of them.
 
-    counts: int32 (N, width). masses: int64 (N, size), the tickets on each shard; they sum to 2^24.
-    status: int64 (N,), OK or a refusal, the same on all ranks; a refused row has no tickets.
+    counts: int32 (N, width). masses: int64 (N, size), the counts on each shard; they sum to 2^24.
+    status: int64 (N,), OK or a refusal, the same on all ranks; a refused row has no counts.
     """
 
     shard: Shard

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from draftwire.kernels.protocol import NO_TOKEN, Round, bound_of
+from draftwire.kernels.refusals import fits
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.torch.rounds import Sample, decide
 from draftwire.kernels.torch.sampling import lowest
@@ -31,11 +32,13 @@ class DeviceRows:
 
         measure, sample: as in :mod:`draftwire.kernels.torch.sampling`, of any device class.
         """
-        self.size = scores.shape[-1]
+        self.number, self.size = scores.shape
         self._scores, self._sample, self._transfer = scores, sample, transfer
         self._bound = bound_of(self.size)
         tokens = np.zeros(len(scores), np.int64)
         for each in rounds:
+            if not fits(each, self.number):
+                continue
             drafts = np.asarray(each.tokens, np.int64)
             # A draft that is no token is refused before its row is looked at.
             tokens[each.first_row : each.first_row + len(drafts)] = drafts.clip(0, self.size - 1)

@@ -38,7 +38,7 @@ class HostRows:
 
     def __init__(self, scores: Tensor, looks: tuple[Look, Look]) -> None:
         """Look at ``scores`` through binary32, then binary64."""
-        self.size = scores.shape[-1]
+        self.number, self.size = scores.shape
         self._scores = scores
         self._looks = looks
         for look in looks:

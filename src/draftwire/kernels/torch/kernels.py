@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from draftwire.kernels.protocol import OK, PAD_ID, QRows, Round, Verdict
+from draftwire.kernels.protocol import OK, QRows, Round, Verdict
+from draftwire.kernels.refusals import check_policy
 from draftwire.kernels.registry import kernels_for
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.torch import quantise as torch_quantise
@@ -23,6 +24,7 @@ from draftwire.kernels.torch.rounds import verdicts
 from draftwire.kernels.torch.tensors import Transfer, check_rows, tensor_of
 from draftwire.kernels.words import prepare
 from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import PAD_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,7 @@ class TensorKernels:
         """q of (N, V) logits, where they lie, and the status int32 (N,) (A1-A10)."""
         rows = tensor_of(logits)
         check_rows(rows)
-        torch_quantise.check_policy(policy)
-        if rows.dtype is torch.float16:  # the operations take binary32 and bfloat16
-            rows = rows.to(torch.float32)
+        check_policy(policy)
         q, status = self._operations.quantise(rows, policy)
         q.counts.masked_fill_((status != OK)[:, None], 0)  # so that nothing is drawn from them
         return q, status

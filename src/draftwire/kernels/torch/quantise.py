@@ -11,46 +11,18 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from draftwire.errors import ArithmeticRefusalError, RefusalCode
+from draftwire.errors import RefusalCode
 from draftwire.exact import quantise as exact
-from draftwire.kernels.backend import (
-    PAD_ID,
-    QRows,
-)
+from draftwire.kernels.protocol import QRows
 from draftwire.kernels.torch.select import chosen, compact, threshold_of
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, WITH_SUPPORT, Layout
+from draftwire.wire.registry import TOTAL, WEIGHT_BITS, Layout
 
-TICKET_BITS: Final = 24
+TOTAL_BITS: Final = 24
 _BIAS: Final = 1023
 _KEY_BITS: Final = 33  # of order_keys
 _WEIGHT_WIDTH: Final = WEIGHT_BITS + 1
 _REMAINDER_WIDTH: Final = 62  # a remainder is below W <= 2^62
-
-
-def check_policy(policy: ProposalPolicy) -> None:
-    """Refuse a policy that is none, as the CPU kernels do (OUT_OF_RANGE)."""
-    exact.check_temperature(policy.temperature)
-    exact.check_restrictions(policy.top_k, policy.top_p, policy.min_p, policy.support)
-    if (policy.layout in WITH_SUPPORT) != (policy.support > 0):
-        raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE, "a sparse layout has a support of 1 or more, others have none"
-        )
-    if policy.layout is Layout.IDS_ONLY and policy.temperature != 0:
-        raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE, "ids alone, without their q, are for temperature 0"
-        )
-
-
-def check_logits(logits: Tensor, axes: int) -> None:
-    """Refuse what is not binary32 or bfloat16 of ``axes`` axes with 1..2^24 columns."""
-    fits = logits.dtype in (torch.float32, torch.bfloat16) and logits.ndim == axes
-    if not fits or not 1 <= logits.shape[-1] <= MAX_VOCABULARY:
-        raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE,
-            f"logits must be binary32 or bfloat16 with {axes} axes, not {logits.dtype} "
-            f"{tuple(logits.shape)}",
-        )
 
 
 def exp64(d: Tensor) -> Tensor:
@@ -103,15 +75,15 @@ def _nucleus(weights: Tensor, top_p: int) -> Tensor:
     """Zero the weights behind the shortest prefix that has the mass (A6)."""
     mass = weights.sum(1)
     # ceil(P * W / 2^24) with W split in 24 bits below and 38 above, so that no product overflows.
-    upper, lower = mass >> TICKET_BITS, mass & (TOTAL - 1)
-    needed = upper * top_p + ((lower * top_p + TOTAL - 1) >> TICKET_BITS)
+    upper, lower = mass >> TOTAL_BITS, mass & (TOTAL - 1)
+    needed = upper * top_p + ((lower * top_p + TOTAL - 1) >> TOTAL_BITS)
     return weights * chosen(weights, *threshold_of(weights, needed, _WEIGHT_WIDTH, by_mass=True))
 
 
 def allocate(weights: Tensor) -> tuple[Tensor, Tensor]:
     """Counts int32 (N, n) of weights int64 (N, n), and where the allocation is inconsistent (A9).
 
-    A row without weight gets no tickets.
+    A row without weight gets no counts.
     """
     mass = weights.sum(1, keepdim=True)
     some = (mass > 0).to(torch.int64)
@@ -119,7 +91,7 @@ def allocate(weights: Tensor) -> tuple[Tensor, Tensor]:
     # The estimate is wrong by one at most (floor_counts of the CPU); the remainder tells which way.
     ratio = torch.reciprocal(mass.to(torch.float64)).mul_(float(TOTAL))
     counts = weights.to(torch.float64).mul_(ratio).floor_().to(torch.int64)
-    remainders = (weights << TICKET_BITS).sub_(counts * mass)
+    remainders = (weights << TOTAL_BITS).sub_(counts * mass)
     low, high = remainders < 0, remainders >= mass
     remainders.add_(low * mass).sub_(high * mass)
     counts.add_(high.to(torch.int64)).sub_(low.to(torch.int64))
@@ -134,7 +106,7 @@ def allocate(weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """All tickets on the lowest id with the largest logit: counts int64 (N, V), status (A2)."""
+    """The whole count on the lowest id with the largest logit: counts int64 (N, V), status (A2)."""
     _, status = row_status(logits)
     best = logits.to(torch.float32) == logits.amax(-1, keepdim=True).to(torch.float32)
     first = best & (best.cumsum(1, dtype=torch.int32) == 1)
@@ -142,9 +114,7 @@ def _greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantise(logits: Tensor, policy: ProposalPolicy) -> tuple[QRows[Tensor], Tensor]:
-    """q of (N, V) logits, and the status; see ``Backend.quantise``."""
-    check_policy(policy)
-    check_logits(logits, 2)
+    """q of (N, V) logits, and the status; see ``Kernels.quantise``."""
     if policy.temperature == 0:
         counts, status = _greedy(logits)
     else:
@@ -163,20 +133,5 @@ def quantise(logits: Tensor, policy: ProposalPolicy) -> tuple[QRows[Tensor], Ten
     size = logits.shape[1]
     if policy.layout is Layout.DENSE:
         return QRows(size, None, counts), status
-    ids, tickets = compact(counts > 0, counts, max(1, policy.support))
-    return QRows(size, ids, tickets), status
-
-
-def top_k(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of n candidates, largest first; see ``Backend.top_k``.
-
-    Sorts the candidates' composite keys (logit, then lowest id): k of few, not of a vocabulary.
-    """
-    real = ids != PAD_ID
-    keys = order_keys(logits, real)
-    # 33 bits of order beside 24 of id, the id turned round so that the lowest is the largest.
-    composite = (keys << TICKET_BITS) | ((TOTAL - 1) - ids.to(torch.int64)).mul_(real)
-    best, at = composite.topk(k, dim=1, largest=True, sorted=True)
-    found = best > 0
-    kept = logits.to(torch.float32).gather(1, at).masked_fill_(~found, -torch.inf)
-    return kept, ids.gather(1, at).masked_fill_(~found, PAD_ID)
+    ids, kept = compact(counts > 0, counts, max(1, policy.support))
+    return QRows(size, ids, kept), status

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from draftwire.errors import RefusalCode
 from draftwire.exact.words import Domain
 from draftwire.kernels.protocol import OK, P_CUTOFF, UNDECIDED, Round, Verdict
+from draftwire.kernels.refusals import draft_counts
 from draftwire.kernels.rows import QRow
 from draftwire.kernels.words import first_bits
 from draftwire.wire.registry import TOTAL
@@ -32,6 +33,11 @@ class Sample:
 
 class Rows(Protocol):
     """The rows of scores of one call, (R, V), wherever they lie."""
+
+    @property
+    def number(self) -> int:
+        """R."""
+        ...
 
     @property
     def size(self) -> int:
@@ -100,9 +106,9 @@ def _drawn(following: _Next, token: int | None) -> Verdict:
 
 
 def _examined(rows: Rows, each: Round) -> Verdict | _Next:
-    counts, fault = _counts(each, rows.size)
-    if fault != OK:
-        return Verdict(0, None, fault)
+    counts = draft_counts(each, rows.number, rows.size)
+    if isinstance(counts, RefusalCode):
+        return Verdict(0, None, counts)
     accepted = 0
     for token, count in zip(each.tokens, counts, strict=True):
         row = each.first_row + accepted
@@ -150,22 +156,6 @@ class _Bits:
         each = self.of
         position = each.first_position + self.index
         return first_bits(each.words, each.generation, each.round, position, self.domain)
-
-
-def _counts(each: Round, size: int) -> tuple[list[int], int]:
-    """Counts of the drafts in their q, and the first fault by position (A18)."""
-    depth = len(each.tokens)
-    if len(each.rows) != depth or each.row_count not in (max(depth, 1), depth + 1):
-        return [], RefusalCode.OUT_OF_RANGE
-    counts = []
-    for token, row in zip(each.tokens, each.rows, strict=True):
-        if row.vocab_size > size or not 0 <= token < row.vocab_size:
-            return [], RefusalCode.OUT_OF_RANGE
-        count = row.of(token)
-        if count == 0:
-            return [], RefusalCode.ZERO_Q
-        counts.append(count)
-    return counts, OK
 
 
 def _row_status(largest: float, greedy: bool) -> int:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftwire.kernels.backend import PAD_ID, QRows
+from draftwire.kernels.protocol import QRows
 from draftwire.kernels.triton import quantise as kernels
 from draftwire.kernels.triton.select import Choice, choose
 from draftwire.kernels.triton.tiles import Cut, extremes, launch
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TOTAL, WEIGHT_BITS
+from draftwire.wire.registry import PAD_ID, TOTAL, WEIGHT_BITS
 
 _KEY_BITS = 33
 _REMAINDER_BITS = 62
@@ -49,24 +49,25 @@ class Weighing:
             self._largest(policy.support)
 
     def allocate(self) -> tuple[Tensor, Tensor]:
-        """Counts int32 (N, V), and ids with tickets of each block int32 (N, blocks) (A9)."""
+        """Counts int32 (N, V), and ids in use of each block int32 (N, blocks) (A9)."""
         cut, tiles, shape = self._cut, self._tiles, self._shape
         counts = torch.empty_like(self.weights, dtype=torch.int32)
         remainders = torch.empty_like(self.weights)
-        shared = cut.partial(counts, torch.int64)
+        floors = cut.partial(counts, torch.int64)
         needed = self._vector(torch.int64)
-        out = (counts, remainders, shared)
+        out = (counts, remainders, floors)
         inputs = (self.weights, self._sums)
-        launch(kernels.share_kernel, cut.by_block, *inputs, *out, *shape, **tiles)
+        launch(kernels.floor_counts_kernel, cut.by_block, *inputs, *out, *shape, **tiles)
         rows = {"ROWS": cut.rows, "NBP": cut.spread}
-        inputs = (shared, self._positives)
+        inputs = (floors, self._positives)
         state = (needed, self.status, cut.count, cut.blocks)
         launch(kernels.left_kernel, cut.by_row, *inputs, *state, **rows)
         choice = choose(remainders, needed, _REMAINDER_BITS, cut)
         sums, used = cut.partial(counts, torch.int32), cut.partial(counts, torch.int32)
         places = (choice.thresholds, choice.ties, choice.tie_counts)
         ends = (needed, sums, used, *shape)
-        launch(kernels.hand_out_kernel, cut.by_block, counts, remainders, *places, *ends, **tiles)
+        arguments = (counts, remainders, *places, *ends)
+        launch(kernels.assign_remainders_kernel, cut.by_block, *arguments, **tiles)
         launch(kernels.settle_kernel, cut.by_row, sums, *state[1:], **rows)
         return counts, used
 
@@ -110,7 +111,7 @@ class Weighing:
 
 
 def greedy(logits: Tensor, cut: Cut) -> tuple[Tensor, Tensor, Tensor]:
-    """All tickets on the lowest id with the largest logit: counts, used, status (A2)."""
+    """The whole count on the lowest id with the largest logit: counts, used, status (A2)."""
     counts = torch.empty(logits.shape, dtype=torch.int32, device=logits.device)
     firsts, used = cut.partial(logits, torch.int32), cut.partial(logits, torch.int32)
     status = torch.empty(cut.count, dtype=torch.int32, device=logits.device)
@@ -126,9 +127,9 @@ def compact(counts: Tensor, used: Tensor, width: int, cut: Cut) -> QRows[Tensor]
     """Dense counts as sparse rows of ``width`` columns."""
     shape = (cut.count, width)
     ids = torch.full(shape, PAD_ID, dtype=torch.int32, device=counts.device)
-    tickets = torch.zeros(shape, dtype=torch.int32, device=counts.device)
+    kept = torch.zeros(shape, dtype=torch.int32, device=counts.device)
     sizes = (width, cut.count, cut.width, cut.blocks)
     tiles = {"ROWS": cut.rows, "BLOCK": cut.block, "NBP": cut.spread}
-    arguments = (counts, used, ids, tickets, *sizes)
+    arguments = (counts, used, ids, kept, *sizes)
     launch(kernels.compact_kernel, cut.by_block, *arguments, **tiles)
-    return QRows(cut.width, ids, tickets)
+    return QRows(cut.width, ids, kept)

@@ -22,9 +22,9 @@ from draftwire.kernels.triton.tiles import (
 )
 
 _CUTOFF = tl.constexpr(exact.CUTOFF)
-_TICKET_BITS = tl.constexpr(24)
-_TICKETS = tl.constexpr(1 << 24)
-_TICKETS_F = tl.constexpr(2.0**24)
+_TOTAL_BITS = tl.constexpr(24)
+_TOTAL = tl.constexpr(1 << 24)
+_TOTAL_F = tl.constexpr(2.0**24)
 _WEIGHT_SCALE = tl.constexpr(2.0**38)
 _INCONSISTENT = tl.constexpr(5)
 _NO_TOKEN = tl.constexpr(-1)
@@ -90,9 +90,9 @@ def mass_needed_kernel(sums, needed, top_p, N, NB, ROWS: tl.constexpr, NBP: tl.c
     """ceil(top_p * W / 2^24): the mass that A6 keeps."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS).to(tl.int64)
     mass = tl.sum(spread_of(sums, row, N, NB, ROWS, NBP, 0), axis=1)
-    upper = mass >> _TICKET_BITS
-    lower = mass & (_TICKETS - 1)
-    most = upper * top_p + ((lower * top_p + _TICKETS - 1) >> _TICKET_BITS)
+    upper = mass >> _TOTAL_BITS
+    lower = mass & (_TOTAL - 1)
+    most = upper * top_p + ((lower * top_p + _TOTAL - 1) >> _TOTAL_BITS)
     tl.store(needed + row, most, mask=row < N)
 
 
@@ -135,12 +135,12 @@ def cut_kernel(
 
 
 @triton.jit
-def share_kernel(
+def floor_counts_kernel(
     weights,
     sums,
     counts,
     remainders,
-    shared,
+    floors,
     N,
     V,
     NB,
@@ -148,7 +148,7 @@ def share_kernel(
     BLOCK: tl.constexpr,
     NBP: tl.constexpr,
 ):
-    """Whole tickets of each weight, and the remainders (A9).
+    """The whole counts of each weight, and the remainders (A9).
 
     The binary64 estimate is wrong by one at most; the remainder tells which way.
     """
@@ -157,21 +157,21 @@ def share_kernel(
     weight = tl.load(weights + at, mask=mask, other=0)
     mass = tl.sum(spread_of(sums, row, N, NB, ROWS, NBP, 0), axis=1)
     mass = tl.maximum(mass, 1)[:, None]
-    ratio = 1.0 / mass.to(tl.float64) * _TICKETS_F
+    ratio = 1.0 / mass.to(tl.float64) * _TOTAL_F
     count = tl.floor(weight.to(tl.float64) * ratio).to(tl.int64)
-    remainder = (weight << _TICKET_BITS) - count * mass
+    remainder = (weight << _TOTAL_BITS) - count * mass
     low = remainder < 0
     high = remainder >= mass
     remainder += tl.where(low, mass, 0) - tl.where(high, mass, 0)
     count += high.to(tl.int64) - low.to(tl.int64)
     tl.store(counts + at, count.to(tl.int32), mask=mask)
     tl.store(remainders + at, remainder, mask=mask)
-    tl.store(shared + row * NB + tl.program_id(1), tl.sum(count, axis=1), mask=row < N)
+    tl.store(floors + row * NB + tl.program_id(1), tl.sum(count, axis=1), mask=row < N)
 
 
 @triton.jit
 def left_kernel(
-    shared,
+    floors,
     positives,
     needed,
     statuses,
@@ -180,10 +180,10 @@ def left_kernel(
     ROWS: tl.constexpr,
     NBP: tl.constexpr,
 ):
-    """Tickets left over, 0 <= left < n, or the allocation is inconsistent (A9)."""
+    """Counts left over, 0 <= left < n, or the allocation is inconsistent (A9)."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS).to(tl.int64)
     number = tl.sum(spread_of(positives, row, N, NB, ROWS, NBP, 0), axis=1)
-    left = -tl.sum(spread_of(shared, row, N, NB, ROWS, NBP, 0), axis=1) + _TICKETS
+    left = -tl.sum(spread_of(floors, row, N, NB, ROWS, NBP, 0), axis=1) + _TOTAL
     left = tl.where(number > 0, left, 0)
     wrong = (left < 0) | (left >= tl.maximum(number, 1))
     status = tl.load(statuses + row, mask=row < N, other=0)
@@ -193,7 +193,7 @@ def left_kernel(
 
 
 @triton.jit
-def hand_out_kernel(
+def assign_remainders_kernel(
     counts,
     remainders,
     thresholds,
@@ -209,7 +209,7 @@ def hand_out_kernel(
     BLOCK: tl.constexpr,
     NBP: tl.constexpr,
 ):
-    """One ticket more for each chosen remainder; tickets and ids with tickets of each block."""
+    """One more for the count of each chosen remainder; the sum and the ids in use of each block."""
     row, col, mask = tile(N, V, ROWS, BLOCK)
     at = row[:, None] * V + col[None, :]
     remainder = tl.load(remainders + at, mask=mask, other=0)
@@ -228,7 +228,7 @@ def settle_kernel(sums, statuses, N, NB, ROWS: tl.constexpr, NBP: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS).to(tl.int64)
     total = tl.sum(spread_of(sums, row, N, NB, ROWS, NBP, 0), axis=1)
     status = tl.load(statuses + row, mask=row < N, other=0)
-    status = tl.where((status == 0) & (total != _TICKETS), _INCONSISTENT, status)
+    status = tl.where((status == 0) & (total != _TOTAL), _INCONSISTENT, status)
     tl.store(statuses + row, status, mask=row < N)
 
 
@@ -270,11 +270,11 @@ def point_kernel(
     BLOCK: tl.constexpr,
     NBP: tl.constexpr,
 ):
-    """All tickets on the lowest of the firsts (A2)."""
+    """The whole count on the lowest of the firsts (A2)."""
     row, col, mask = tile(N, V, ROWS, BLOCK)
     best = tl.min(spread_of(firsts, row, N, NB, ROWS, NBP, 0x7FFFFFFF), axis=1)
     here = mask & (col[None, :] == best[:, None])
-    count = tl.where(here, _TICKETS, 0)
+    count = tl.where(here, _TOTAL, 0)
     tl.store(counts + row[:, None] * V + col[None, :], count, mask=mask)
     tl.store(used + row * NB + tl.program_id(1), tl.sum(here.to(tl.int32), axis=1), mask=row < N)
 
@@ -284,7 +284,7 @@ def compact_kernel(
     counts,
     used,
     ids,
-    tickets,
+    kept,
     S,
     N,
     V,
@@ -293,7 +293,7 @@ def compact_kernel(
     BLOCK: tl.constexpr,
     NBP: tl.constexpr,
 ):
-    """Ids with tickets, ascending, and their counts into S columns (A10)."""
+    """Ids in use, ascending, and their counts into S columns (A10)."""
     row, col, mask = tile(N, V, ROWS, BLOCK)
     count = tl.load(counts + row[:, None] * V + col[None, :], mask=mask, other=0)
     before = earlier_of(spread_of(used, row, N, NB, ROWS, NBP, 0), NBP)
@@ -302,12 +302,12 @@ def compact_kernel(
     inside = positive & (place < S)
     out = row[:, None] * S + place
     tl.store(ids + out, col[None, :] + tl.zeros([ROWS, BLOCK], tl.int32), mask=inside)
-    tl.store(tickets + out, count, mask=inside)
+    tl.store(kept + out, count, mask=inside)
 
 
 @triton.jit
 def block_counts_kernel(counts, sums, N, V, NB, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Tickets of each block."""
+    """The count of each block."""
     row, col, mask = tile(N, V, ROWS, BLOCK)
     count = tl.load(counts + row[:, None] * V + col[None, :], mask=mask, other=0)
     tl.store(sums + row * NB + tl.program_id(1), tl.sum(count, axis=1), mask=row < N)
