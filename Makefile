@@ -31,22 +31,22 @@ PIP_VLLM := $(BIN_VLLM)/python -m pip --disable-pip-version-check
 .PHONY: vllm vllm-test vllm-ci vllm-bench bench-sampler help run test bench two-hosts faults soak fuzz fuzz-guided gpu lint vectors spec wheel clean
 
 help:
-	@echo 'make run      set up, then the demo: drafter and verifier on this machine'
-	@echo 'make test     set up, then every test'
-	@echo 'make bench    measure against the goals; JSON and a table in .out/ (QUICK=1: a short one)'
-	@echo 'make two-hosts  as root: both programs in network namespaces, over six links; a table (QUICK=1: two links)'
-	@echo 'make faults   every fault in every state of a session, and how long a stall is: a table (QUICK=1: some)'
-	@echo 'make soak     ten minutes of a drafter that is killed every five seconds (SECONDS_OF_SOAK=600)'
-	@echo 'make vllm     vLLM from nothing: its own environment (.venv-vllm), tests, benchmark'
+	@echo 'make run            set up, then the demo: drafter and verifier on this machine'
+	@echo 'make test           set up, then every test'
+	@echo 'make bench          measure against the goals; JSON and a table in .out/ (QUICK=1: a short one)'
+	@echo 'make two-hosts      as root: both programs in network namespaces, over six links; a table (QUICK=1: two links)'
+	@echo 'make faults         every fault in every state of a session, and how long a stall is: a table (QUICK=1: some)'
+	@echo 'make soak           ten minutes of a drafter that is killed every five seconds (SECONDS_OF_SOAK=600)'
+	@echo 'make vllm           vLLM from nothing: its own environment (.venv-vllm), tests, benchmark'
 	@echo 'make bench-sampler  our sampler in vLLM beside its own, batch 1, 8 and 32 (QUICK=1: a short one)'
-	@echo 'make fuzz     a million mutated frames, 100,000 mutated conversations (SEED=..., QUICK=1: a hundredth)'
-	@echo 'make fuzz-guided  bytes chosen by coverage (MINUTES=10)'
-	@echo 'make gpu      on a machine with a GPU, torch and triton: its tests, then its benchmark'
-	@echo 'make lint     ruff, format, types, layers'
-	@echo 'make vectors  write spec/vectors/ again from the oracle'
-	@echo 'make spec     write the generated tables of spec/ and docs/API.md again'
-	@echo 'make wheel    build the wheel into dist/'
-	@echo 'make clean    remove what was built; .venv stays'
+	@echo 'make fuzz           a million mutated frames, 100,000 mutated conversations (SEED=..., QUICK=1: a hundredth)'
+	@echo 'make fuzz-guided    bytes chosen by coverage (MINUTES=10)'
+	@echo 'make gpu            on a machine with a GPU, torch and triton: its tests, then its benchmark'
+	@echo 'make lint           ruff, format, types, layers'
+	@echo 'make vectors        write spec/vectors/ again from the oracle'
+	@echo 'make spec           write the generated tables of spec/ and docs/API.md again'
+	@echo 'make wheel          build the wheel into dist/'
+	@echo 'make clean          remove what was built; .venv stays'
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "draftwire needs Python 3.11 or newer, and '$(PYTHON)' is not on the path: install it, or say make PYTHON=/path/to/python3" >&2; exit 1; }

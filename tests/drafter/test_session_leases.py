@@ -79,7 +79,7 @@ def test_a_verifier_that_leaks_sessions_holds_no_more_contexts_than_agreed() -> 
             assert isinstance(at.round(request), Proposal)
             at.forget(request)
             assert at.program.open_sessions == len(at.engine.contexts) == min(number + 1, 3)
-        assert at.lapsed() == {"expired": 0, "gave_way": 97}
+        assert at.lapsed() == {"expired": 0, "evicted": 97}
 
 
 def test_a_session_in_use_makes_way_for_nobody() -> None:
@@ -94,7 +94,7 @@ def test_a_session_in_use_makes_way_for_nobody() -> None:
         generation = used.generation
         assert isinstance(at.round(used), Proposal)
         assert used.generation == generation
-        assert at.lapsed() == {"expired": 0, "gave_way": 1}
+        assert at.lapsed() == {"expired": 0, "evicted": 1}
 
 
 def test_before_its_time_nothing_makes_way() -> None:
@@ -109,7 +109,7 @@ def test_before_its_time_nothing_makes_way() -> None:
         at.clock.now += YIELD * 0.1
         while not isinstance(at.round(second), Proposal):
             pass
-        assert at.lapsed() == {"expired": 0, "gave_way": 1}
+        assert at.lapsed() == {"expired": 0, "evicted": 1}
 
 
 def test_the_lease_of_a_session_is_not_renewed_by_ping() -> None:
@@ -122,7 +122,7 @@ def test_the_lease_of_a_session_is_not_renewed_by_ping() -> None:
             at.client.ping()
             assert isinstance(at.round(other), Proposal)
         assert at.program.open_sessions == len(at.engine.contexts) == 1
-        assert at.lapsed() == {"expired": 1, "gave_way": 0}
+        assert at.lapsed() == {"expired": 1, "evicted": 0}
         lost = at.round(request)
         assert isinstance(lost, Miss) and lost.reason is DropReason.LOST_STATE
         found = at.round(request)
@@ -150,7 +150,7 @@ def test_many_that_lapsed_do_not_end_their_verifiers_connection() -> None:
             at.clock.now += 5.0
             at.client.ping()
             at.program.draft()
-        assert at.lapsed() == {"expired": number, "gave_way": 0}
+        assert at.lapsed() == {"expired": number, "evicted": 0}
         assert ask() == {DropReason.LOST_STATE}
         assert ask() == {Proposal}
         assert at.client.counters.connections == 1 and not at.client.counters.lost

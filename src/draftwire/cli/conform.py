@@ -30,6 +30,7 @@ def conform(files: tuple[Path, ...], quiet: bool) -> ExitCode:
     FILE is a vector file as described in spec/conformance.md. Each vector is checked against the
     plain-integer arithmetic, and against the kernels, the wire and the sessions where it concerns
     them. An implementation in another language is checked by the same files.
+    They come with a checkout: the examples work from its root.
 
     Exit code 0: every vector is met; 7: some are not; 3: a file is not a vector file.
     """

@@ -57,7 +57,8 @@ def show(options: DemoOptions) -> None:
     for text in rates(*rates_of(reports).values()):
         click.echo(text)
     turns = f"{options.repeats} turn" + "s" * (options.repeats > 1)
-    click.echo(line("", f"medians of {turns}, CPU threads a process: {options.threads}"))
+    what = f"medians of {turns}, ratios are medians within turns"
+    click.echo(line("", f"{what}; CPU threads a process: {options.threads}"))
 
 
 def _sampling(options: DemoOptions) -> Sampling:
@@ -99,7 +100,7 @@ def _stream(pair: Trio, options: DemoOptions, policy: ProposalPolicy) -> Report:
 def _measure(pair: Trio, options: DemoOptions, policy: ProposalPolicy) -> dict[str, list[Report]]:
     prompt = pair.target.encode(options.prompt)
     turns = len(pair.drafters) * (options.repeats + 1)
-    with Counting("measuring", turns) as counting:
+    with Counting("measuring", turns, "texts") as counting:
         return compare(pair, prompt, _sampling(options), policy, options.repeats, counting.advance)
 
 

@@ -19,7 +19,7 @@ from draftwire.errors import DraftwireError, ExitCode, ProtocolError
 from draftwire.kernels.registry import kernels_for
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
-from draftwire.transport.tcp import Address
+from draftwire.transport.tcp import Address, is_loopback
 from draftwire.verifier.estimate import Estimate, Measured, Wanted, advice, at, best
 from draftwire.verifier.examine import PINGS, measure
 from draftwire.verifier.remote import RemoteDrafter
@@ -115,6 +115,11 @@ def _examine(options: DoctorOptions, target: Target, findings: Findings) -> Exit
     seeded = SEEDED_DEADLINE_MS / 1e3
     wanted = Wanted(layout, policy.depth, seeded, engine.max_context, agreed.max_context)
     todo = list(advice(measured, asked, estimates, wanted))
+    if is_loopback(options.drafter.host) and not options.threads:
+        todo.append(
+            "if the drafter runs on this machine, and not behind a tunnel, give both programs"
+            " --threads 1, or a share of the CPUs each: with all threads each slows the other"
+        )
     pays = max(each.rate for each in estimates) > measured.alone
     _tell_measured(findings, measured, options.max_tokens)
     if options.as_json:

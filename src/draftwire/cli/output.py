@@ -142,7 +142,7 @@ def report_lines(report: Report) -> list[str]:
     if report.misses:
         reasons = ", ".join(f"{reason.value} {n}" for reason, n in report.misses.most_common())
         if not report.drafted and MissReason.NO_CONNECTION in report.misses:
-            reasons = f"all of them: the drafter was away ({reasons})"
+            reasons = f"the drafter was away ({reasons})"
         lines.append(line("rounds without proposal", reasons))
     return lines
 

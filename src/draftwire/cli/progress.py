@@ -38,8 +38,9 @@ def working(what: str) -> Iterator[None]:
 class Counting:
     """A count towards a total, drawn as a bar on a terminal, else a line every two seconds."""
 
-    def __init__(self, what: str, total: int) -> None:
+    def __init__(self, what: str, total: int, unit: str = "") -> None:
         self._what, self._total, self._done = what, total, 0
+        self._unit = unit and f" {unit}"
         self._said = time.monotonic()
         self._bar = _bar(what, total) if sys.stderr.isatty() else None
 
@@ -61,7 +62,7 @@ class Counting:
             self._bar.advance(self._bar.task_ids[0])
         elif time.monotonic() - self._said >= PATIENCE_SECONDS:
             self._said = time.monotonic()
-            click.echo(f"{self._what}: {self._done} of {self._total}", err=True)
+            click.echo(f"{self._what}: {self._done} of {self._total}{self._unit}", err=True)
 
 
 def _bar(what: str, total: int) -> Progress:

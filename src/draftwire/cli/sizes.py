@@ -211,10 +211,10 @@ def sizes(
 ) -> None:
     """Show bytes and link time of a configuration, and hold it against negotiated limits.
 
-    Payload bytes are q alone, as in the design's table; framed bytes are what the wire sends for a
-    round with every header and checksum. Times are the lower bound of serialisation on one link and
-    no latency. With any --max-... the configuration of --layout (dense unless you say) is checked
-    against those limits, the ones HELLO agrees on; exit code 3 when it does not fit.
+    Payload bytes are q alone; framed bytes are what the wire sends for a round with every header
+    and checksum. Times are the lower bound of serialisation on one link and no latency. With any
+    --max-... the configuration of --layout (dense unless you say) is checked against those limits,
+    the ones HELLO agrees on; exit code 3 when it does not fit.
     """
     agreed = {name: limit for name, limit in limits.items() if limit is not None}
     if layout and layout.support > vocab:

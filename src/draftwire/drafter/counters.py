@@ -23,7 +23,7 @@ class LeaseEnd(Enum):
     """Why a verifier that kept silent lost its agreed connection, or one session of it."""
 
     EXPIRED = "expired"  # silent for the whole lease
-    EVICTED = "gave_way"  # the longest without a proposal, when another one needed the place
+    EVICTED = "evicted"  # the longest without a proposal, when another one needed the place
 
 
 @dataclass(slots=True)

@@ -103,7 +103,8 @@ def advice(
     measured: Measured, asked: Estimate, estimates: Sequence[Estimate], wanted: Wanted
 ) -> Iterator[str]:
     """Yield what to change, a sentence each, the most important first; nothing if all is well."""
-    top = max(estimates, key=lambda estimate: estimate.rate)
+    top = max(estimates, key=lambda each: (each.rate, each.layout == wanted.layout))
+    even = len(estimates) > 1 and all(each.rate == top.rate for each in estimates)
     if top.rate <= measured.alone:
         yield from _not_worth(measured, top)
     elif top.rate > asked.rate * _BETTER:
@@ -112,6 +113,7 @@ def advice(
         yield (
             f"use {' '.join(changes)}: about {top.rate:.1f} tokens/s rather than the"
             f" {asked.rate:.1f} of {wanted.layout} at depth {wanted.depth}"
+            + ("; layouts make no difference here" if even else "")
         )
     if measured.accepted and measured.accepted[0] < _SELDOM:
         yield (
