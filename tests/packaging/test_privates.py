@@ -19,7 +19,6 @@ ALLOWED: Final = {
     "tests/drafter/test_session_leases.py": "a request that is lost inside the verifier: a fault",
     "tests/engines/test_hf_batch.py": "transformers' own setting, which has no public name",
     "tests/fuzz/test_transcripts.py": "a mutant: a link that says ERROR twice",
-    "tests/kernels/test_backend_verify.py": "a cache, filled with tensors without values",
     "tests/kernels/test_shards_verify.py": "a mutant of the ranks' judge",
     "tests/rows/test_reply.py": "the plain function that a compiled one repeats",
     "tests/session/slot_explorer.py": "a model checker copies every state of a world",
