@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from draftwire.exact import quantise as exact
+from draftwire.kernels.cpu.exp64 import exp64 as _exp64
 from draftwire.kernels.jit import compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LOG2E = exact.LOG2E
-_LN2_HI = exact.LN2_HI
-_LN2_LO = exact.LN2_LO
 _CUTOFF = exact.CUTOFF
-_C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11 = exact.COEFFICIENTS
 _WEIGHT_BITS = exact.WEIGHT_BITS
 _TOTAL_BITS = 24
 _TOTAL = 1 << _TOTAL_BITS
@@ -32,7 +29,6 @@ _TOTAL = 1 << _TOTAL_BITS
 _TWO52: Final = 2.0**52
 _TWO52_BITS: Final = 0x433 << 52  # the binary64 pattern of 2^52
 _MANTISSA: Final = (1 << 52) - 1
-_EXPONENT_BIAS: Final = 1023
 
 BLOCK: Final = 128  # entries a block, of :func:`block_maxima` and of :func:`sample_inverse_cdf`
 KEY_OFFSET: Final = 1 << 31  # makes a key non-negative
@@ -73,22 +69,7 @@ def integer_weights(
         scaled = (np.float64(logits[i]) - largest) * inverse
         inside = scaled >= _CUTOFF
         d = scaled if inside else 0.0
-        k = np.floor(d * _LOG2E + 0.5)
-        r = (d - k * _LN2_HI) - k * _LN2_LO
-        s = _C11 * r + _C10
-        s = s * r + _C9
-        s = s * r + _C8
-        s = s * r + _C7
-        s = s * r + _C6
-        s = s * r + _C5
-        s = s * r + _C4
-        s = s * r + _C3
-        s = s * r + _C2
-        s = s * r + _C1
-        s = s * r + _C0
-        # s * 2^k * 2^38, exact: the power of two is put together from its exponent.
-        exponent = np.int64(np.int32(k)) + (_EXPONENT_BIAS + _WEIGHT_BITS)
-        grown = s * np.int64(exponent << 52).view(np.float64)
+        grown = _exp64(d, _WEIGHT_BITS)
         whole = np.float64(np.floor(grown) + _TWO52).view(np.int64) & _MANTISSA
         weight = whole if inside else np.int64(0)
         weights[i] = weight

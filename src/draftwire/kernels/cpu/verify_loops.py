@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from draftwire.errors import RefusalCode
-from draftwire.exact import quantise as exact
+from draftwire.kernels.cpu.exp64 import exp64 as _exp64
 from draftwire.kernels.jit import compiled
 from draftwire.kernels.protocol import OK, P_CUTOFF
 from draftwire.kernels.protocol import UNDECIDED as UNDECIDED
@@ -53,17 +53,11 @@ _UNIT: Final = 2.0**-53
 _SCALE: Final = 2.0**-48  # two words of 24 bits
 _SPAN: Final = 2.0**48
 _TOTAL: Final = 2.0**24
-_EXPONENT_BIAS: Final = 1023
 _INFINITY: Final = 0x7FF << 52  # the pattern of binary64
 
 _NON_FINITE: Final = int(RefusalCode.NON_FINITE)
 _ZERO_MASS: Final = int(RefusalCode.ZERO_MASS)
 _NEGATIVE: Final = int(RefusalCode.NEGATIVE_WEIGHT)
-
-_LOG2E = exact.LOG2E
-_LN2_HI = exact.LN2_HI
-_LN2_LO = exact.LN2_LO
-_C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11 = exact.COEFFICIENTS
 
 
 def bound_of(size: int) -> float:
@@ -95,21 +89,7 @@ def score_weights(row: NDArray[np.float32], largest: float, out: NDArray[np.floa
         difference = np.float64(row[v]) - largest
         inside = difference >= P_CUTOFF
         d = difference if inside else 0.0
-        k = np.floor(d * _LOG2E + 0.5)
-        r = (d - k * _LN2_HI) - k * _LN2_LO
-        s = _C11 * r + _C10
-        s = s * r + _C9
-        s = s * r + _C8
-        s = s * r + _C7
-        s = s * r + _C6
-        s = s * r + _C5
-        s = s * r + _C4
-        s = s * r + _C3
-        s = s * r + _C2
-        s = s * r + _C1
-        s = s * r + _C0
-        exponent = np.int64(np.int32(k)) + _EXPONENT_BIAS
-        out[v] = s * np.int64(exponent << 52).view(np.float64) if inside else 0.0
+        out[v] = _exp64(d, 0) if inside else 0.0
 
 
 def target_weights(logits: NDArray[np.float32], out: NDArray[np.float64]) -> None:
