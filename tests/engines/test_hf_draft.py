@@ -120,7 +120,7 @@ def test_d2_bfloat16_logits_are_widened_once_and_the_token_drawn_from_those_coun
         counts = cpu.quantise(logits.numpy(), DENSE)
         assert np.array_equal(counts.counts, row.counts)
         word = next(iter(ProposalWords(99).words(Address(1, 1, 2 + at, Domain.PROPOSAL))))
-        assert cpu.audit(row, token, word)
+        assert cpu.draw(row, word) == token
         feed = [token]
 
 

@@ -233,8 +233,6 @@ def test_draws_equal_the_exact_ones_at_every_edge(dense):
         for word in words if size < 600 else words[::17]:
             token = exact_draw(counts, iter([word]))
             assert cpu.draw(row, word) == token
-            assert cpu.audit(row, token, word)
-            assert not cpu.audit(row, token + 1, word)
 
 
 def test_a_word_out_of_range_and_a_short_row_are_refused():

@@ -55,7 +55,7 @@ def _made(step: Step, prefix: Sequence[int], agreed: Agreed) -> Answer:
     for word in words.tolist():
         row = row_after((step.session, *prefix, *draft.tokens), step.policy)
         draft.rows.append(row)
-        draft.tokens.append(next(t for t in range(agreed.vocab_size) if cpu.audit(row, t, word)))
+        draft.tokens.append(next(t for t in range(agreed.vocab_size) if cpu.draw(row, word) == t))
     reply, end = (each.message for each in unpacked(answered(step, draft, agreed), agreed))
     assert isinstance(reply, Reply)
     assert isinstance(end, Complete)

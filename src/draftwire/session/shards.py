@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class ShardProposal(Proposal):
     """One shard of a proposal: whole as far as it can say; ``rows`` is empty.
 
-    It may be used only after ``kernels.shards_payload.settle``, which audits it too.
+    It may be used only after ``rows.shards.settle``, which audits it too.
     """
 
     draft: ShardDraft = field(kw_only=True)

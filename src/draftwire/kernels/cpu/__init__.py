@@ -1,4 +1,4 @@
-"""The arithmetic on one CPU core, a row a call: quantise, draw, audit; equal to ``exact``.
+"""The arithmetic on one CPU core, a row a call: quantise and draw; equal to ``exact``.
 
 Counts are made in integers (:mod:`draftwire.kernels.cpu.quantise_loops`). The loops release the
 interpreter lock, and nothing is kept between calls. Batches of rows and verification stand in
@@ -23,7 +23,7 @@ from draftwire.wire.registry import MAX_VOCABULARY, TOTAL, WEIGHT_BITS, Layout
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["audit", "draw", "prepare", "quantise"]
+__all__ = ["draw", "prepare", "quantise"]
 
 _workspace: Final = Workspace()
 
@@ -89,11 +89,6 @@ def draw(row: QRow, word: int) -> int:
             RefusalCode.INCONSISTENT_ALLOCATION, f"the counts do not sum to {TOTAL}"
         )
     return at if row.ids is None else int(row.ids[at])
-
-
-def audit(row: QRow, token: int, word: int) -> bool:
-    """Whether ``token`` is the one that ``word`` draws from ``row`` (A22)."""
-    return draw(row, word) == token
 
 
 def prepare() -> None:

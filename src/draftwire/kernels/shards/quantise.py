@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
-from draftwire.exact import quantise as exact
 from draftwire.kernels.cpu.quantise_loops import KEY_MINUS_INFINITY, KEY_OFFSET
+from draftwire.kernels.refusals import check_policy
 from draftwire.kernels.shards import loops
 from draftwire.kernels.shards.shard import (
     OK,
@@ -27,7 +27,7 @@ from draftwire.kernels.shards.shard import (
     total,
 )
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TOTAL, WEIGHT_BITS, WITH_SUPPORT, Layout
+from draftwire.wire.registry import TOTAL, WEIGHT_BITS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -140,16 +140,7 @@ def share_ties(
 
 
 def _check(shard: Shard, logits: NDArray[np.float32], policy: ProposalPolicy) -> None:
-    exact.check_temperature(policy.temperature)
-    exact.check_restrictions(policy.top_k, policy.top_p, policy.min_p, policy.support)
-    if (policy.layout in WITH_SUPPORT) != (policy.support > 0):
-        raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE, "a sparse layout has a support of 1 or more, others have none"
-        )
-    if policy.layout is Layout.IDS_ONLY and policy.temperature != 0:
-        raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE, "ids alone, without their q, are for temperature 0"
-        )
+    check_policy(policy)
     fits = logits.ndim == 2 and logits.shape[1] == shard.width and logits.flags.c_contiguous
     if not fits or logits.dtype != np.float32 or shard.vocab_size < 1:
         raise ArithmeticRefusalError(
