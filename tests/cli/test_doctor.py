@@ -94,7 +94,8 @@ def test_one_checkpoint_of_the_drafter_is_taken_and_another_is_refused(
 
     drafter, target = (checkpoint_identity(each).hex() for each in (pair.drafter, pair.target))
     begin = ("generate", "--target", str(pair.target), "--prompt", "w3", "--threads", "1")
-    begin += ("--max-tokens", "8", "--json", "--deadline-ms", "60000", "--drafter")
+    begin += ("--max-tokens", "8", "--seed", "1", "--no-breaker", "--json")
+    begin += ("--deadline-ms", "60000", "--drafter")
     with serving() as address:
         found = json.loads(doctor(cli, pair, address, "--draft-identity", drafter, "--json").out)
         (checkpoints,) = [each for each in found["checks"] if each["check"] == "checkpoints"]
