@@ -28,6 +28,8 @@ MODULES = (
     "draftwire.verifier.client",
     "draftwire.verifier.remote",
     "draftwire.verifier.report",
+    "draftwire.text.detokenizer",
+    "draftwire.text.streamed",
     "draftwire.transport.channel",
     "draftwire.session.link",
     "draftwire.session.verifier_session",

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from draftwire.cli.output import TextStream, dress, legend, rates, report_lines, wants_colour
 from draftwire.session.reasons import DropReason
+from draftwire.text.streamed import StreamedText
 from draftwire.verifier.generate import Emission, Kind
 from draftwire.verifier.miss import MissReason
 from draftwire.verifier.report import Report
-from draftwire.verifier.stop import Finish, cut
+from draftwire.verifier.stop import Finish
 
 KINDS = list(Kind)
 
@@ -24,17 +25,37 @@ def decode_bytes(tokens: Sequence[int]) -> str:
     return bytes(tokens).decode("utf-8", errors="replace")
 
 
+def cut(text: str, stop: Sequence[str]) -> str:
+    """The text before the first stop string found in it."""
+    found = [at for at in (text.find(string) for string in stop) if at >= 0]
+    return text[: min(found)] if found else text
+
+
+class Streaming:
+    """What a terminal shows of tokens, as ``generate`` writes it."""
+
+    def __init__(self, stop: Sequence[str] = (), **options: bool) -> None:
+        self.pieces: list[str] = []
+        self.text = StreamedText(decode_bytes, (), tuple(stop))
+        self._stream = TextStream(self.pieces.append, **options)
+
+    def add(self, token: int, kind: Kind, index: int = 0, finish: Finish | None = None) -> None:
+        self.text.add(token)
+        piece = self.text.take(last=finish is not None)
+        self._stream.add(Emission(token, kind, index, finish, piece))
+
+    def finish(self) -> None:
+        self._stream.finish(self.text.text)
+
+
 def streamed(tokens: Sequence[int], stop: Sequence[str] = (), **options: bool) -> list[str]:
-    pieces: list[str] = []
-    stream = TextStream(pieces.append, decode_bytes, stop, **options)
-    taken: list[int] = []
+    stream = Streaming(stop, **options)
     for index, token in enumerate(tokens):
-        taken.append(token)
-        stream.add(Emission(token, KINDS[index % len(KINDS)], index))
-        if any(string in decode_bytes(taken) for string in stop):
+        stream.add(token, KINDS[index % len(KINDS)], index)
+        if stream.text.ended:
             break  # where the text ends
-    stream.finish(cut(decode_bytes(taken), stop))
-    return pieces
+    stream.finish()
+    return stream.pieces
 
 
 @given(
@@ -51,11 +72,10 @@ def test_the_pieces_are_the_text_before_the_stop_string(text: str, stop: list[st
 def test_a_stop_string_is_never_shown_even_in_part_of_what_came_after(text: str, stop: str) -> None:
     shown = ""
     for end in range(len(text) + 1):
-        pieces: list[str] = []
-        stream = TextStream(pieces.append, decode_bytes, (stop,))
+        stream = Streaming((stop,))
         for index, token in enumerate(text[:end].encode()):
-            stream.add(Emission(token, Kind.ACCEPTED, index))
-        shown = "".join(pieces)
+            stream.add(token, Kind.ACCEPTED, index)
+        shown = "".join(stream.pieces)
         assert cut(text, (stop,)).startswith(shown)
 
 
@@ -68,20 +88,18 @@ def test_bytes_that_never_become_a_character_are_shown_at_the_end() -> None:
 
 
 def test_text_comes_out_as_soon_as_it_is_certain() -> None:
-    pieces: list[str] = []
-    stream = TextStream(pieces.append, decode_bytes, ("END",))
+    stream = Streaming(("END",))
     for index, token in enumerate(b"xyE"):
-        stream.add(Emission(token, Kind.ACCEPTED, index))
-    assert pieces == ["x", "y"]
-    stream.add(Emission(ord("!"), Kind.BONUS, 3))
-    assert "".join(pieces) == "xyE!"
+        stream.add(token, Kind.ACCEPTED, index)
+    assert stream.pieces == ["x", "y"]
+    stream.add(ord("!"), Kind.BONUS, 3)
+    assert "".join(stream.pieces) == "xyE!"
 
 
 def test_the_last_token_is_written_though_it_ends_in_a_replacement_character() -> None:
-    pieces: list[str] = []
-    stream = TextStream(pieces.append, decode_bytes)
-    stream.add(Emission(0xE2, Kind.ACCEPTED, 0, Finish.MAX_TOKENS))
-    assert pieces == ["\N{REPLACEMENT CHARACTER}"]
+    stream = Streaming()
+    stream.add(0xE2, Kind.ACCEPTED, 0, Finish.MAX_TOKENS)
+    assert stream.pieces == ["\N{REPLACEMENT CHARACTER}"]
 
 
 @pytest.mark.parametrize("colour", [False, True])

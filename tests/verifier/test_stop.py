@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from draftwire.errors import ConfigurationError
-from draftwire.verifier.stop import Finish, StopRules, cut
+from draftwire.verifier.stop import Finish, StopRules
 
 PIECES = ["a", "b", "ab", "", "xy", "stop", "é"]
 
@@ -83,6 +83,18 @@ def test_stop_strings_without_text_are_refused() -> None:
         rules(stop=("x",))
 
 
-def test_cut_leaves_the_text_before_the_first_stop_string() -> None:
-    assert cut("one two three", ("three", "two")) == "one "
-    assert cut("one", ("two",)) == "one"
+@pytest.mark.parametrize(
+    ("text", "stop", "left"),
+    [("one two three", ("three", "two"), "one "), ("one", ("two",), "one")],
+)
+def test_the_text_is_what_stands_before_the_first_stop_string(
+    text: str, stop: tuple[str, ...], left: str
+) -> None:
+    judged = rules(stop=stop, decode=lambda ids: "".join(map(chr, ids)), max_tokens=len(text))
+    shown = ""
+    for character in text:
+        judged.add(ord(character))
+        shown += judged.piece
+        if judged.finish is not None:
+            break
+    assert judged.text == shown == left

@@ -79,7 +79,7 @@ def _stream(pair: Trio, options: DemoOptions, policy: ProposalPolicy) -> Report:
     write(f"target here, drafter at {pair.address} in a process of its own\n")
     write(f"depth {options.depth}, q as {options.layout}, temperature {options.temperature:g}\n")
     write(f"{legend(colour)}\n\n{options.prompt}")
-    stream = TextStream(write, pair.target.decode, colour=colour, marks=True)
+    stream = TextStream(write, colour=colour, marks=True)
     with generate(
         pair.target.engine,
         pair.drafters[REMOTE],
@@ -91,7 +91,7 @@ def _stream(pair: Trio, options: DemoOptions, policy: ProposalPolicy) -> Report:
     ) as running:
         for emission in running:
             stream.add(emission)
-    stream.finish(pair.target.decode(running.tokens))
+    stream.finish(running.text)
     write("\n")
     Notes().print_new(running.report.notes)
     return running.report

@@ -30,7 +30,6 @@ from draftwire.verifier.generate import Generation, generate
 from draftwire.verifier.parallelism import Parallelism
 from draftwire.verifier.policy import policy_like
 from draftwire.verifier.sampling import Sampling
-from draftwire.verifier.stop import cut
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import WireVersion
 
@@ -167,12 +166,12 @@ def _stream(
         click.echo(piece, nl=False)
         sys.stdout.flush()
 
-    stream = TextStream(write, target.decode, options.stop, colour=wants_colour(sys.stdout))
+    stream = TextStream(write, colour=wants_colour(sys.stdout))
     for emission in running:
         if emission.index == 0:
             notes.print_new(running.report.notes)
         stream.add(emission)
-    stream.finish(cut(target.decode(running.tokens), options.stop))
+    stream.finish(running.text)
     write("\n")
     notes.print_new(running.report.notes)
     for text in report_lines(running.report):
@@ -186,7 +185,7 @@ def _whole(running: Generation[Any], target: Target, options: GenerateOptions, n
         for _ in running:
             counting.advance()
     notes.print_new(running.report.notes)
-    return cut(target.decode(running.tokens), options.stop)
+    return running.text
 
 
 def _print_json(running: Generation[Any], text: str, options: GenerateOptions) -> None:

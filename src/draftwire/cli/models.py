@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from draftwire.cli.progress import working
 from draftwire.engines.registry import load_target, require_engine
 from draftwire.errors import ConfigurationError, ModelError
+from draftwire.text.detokenizer import Detokenizer
 
 LEAST_CHARACTERS: Final = 1 << 16  # of a prompt, always tokenised
 CHARACTERS_A_TOKEN: Final = 16  # of the context; text has about four
@@ -74,9 +75,7 @@ class Target:
             raise ConfigurationError("the prompt has no tokens: give at least one character")
         return ids
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of ids, special tokens left out."""
-        text: str = self.tokenizer.decode(
-            list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return text
+    @cached_property
+    def decode(self) -> Detokenizer:
+        """Ids to text, special tokens left out."""
+        return Detokenizer(self.tokenizer)

@@ -23,7 +23,6 @@ MARKS = {
     "target_only": ("", ""),
 }
 WIDTH = 25
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -47,67 +46,28 @@ def dress(text: str, kind: str, *, colour: bool, marks: bool) -> str:
 
 
 class TextStream:
-    """Turns tokens into text piece by piece and writes each as soon as it is certain.
-
-    decode: ids to text. stop: strings whose beginning is held back until it is clear that the text
-    does not end there. Pieces whose bytes are not whole characters yet are held back as well; a
-    piece of several tokens has the kind of its last one.
-    """
+    """Writes the pieces of a text as they become certain, each in the kind of its last token."""
 
     def __init__(
-        self,
-        write: Callable[[str], object],
-        decode: Callable[[Sequence[int]], str],
-        stop: Sequence[str] = (),
-        *,
-        colour: bool = False,
-        marks: bool = False,
+        self, write: Callable[[str], object], *, colour: bool = False, marks: bool = False
     ) -> None:
-        self._write, self._decode, self._stop = write, decode, tuple(stop)
-        self._colour, self._marks = colour, marks
-        self._tokens: list[int] = []
-        self._text = ""
+        self._write, self._colour, self._marks = write, colour, marks
         self._written = 0
-        self._kinds: list[tuple[int, str]] = []  # (end of the piece in the text, its kind)
+        self._kind = "accepted"
 
     def add(self, emission: Emission) -> None:
-        """Take the next token; write what has become certain."""
-        self._tokens.append(emission.token)
-        text = self._decode(self._tokens)
-        if text.endswith(REPLACEMENT) and emission.finish is None:
-            return
-        self._text = text
-        self._kinds.append((len(text), emission.kind.value))
-        self._flush(len(text) - self._doubtful())
+        """Write what has become certain with this token."""
+        self._kind = emission.kind.value
+        self._show(emission.text)
 
     def finish(self, text: str) -> None:
-        """Write what is left of the final ``text``, which a stop string may have cut."""
-        self._text = text
-        self._kinds.append((len(text), self._kinds[-1][1] if self._kinds else "accepted"))
-        self._flush(len(text))
+        """Write what is left of the ``text``, which may have been given up early."""
+        self._show(text[self._written :])
 
-    def _doubtful(self) -> int:
-        """Return how many characters at the end may be the beginning of a stop string."""
-        found = [at for at in (self._text.find(string) for string in self._stop) if at >= 0]
-        if found:
-            return len(self._text) - min(found)
-        most = min(len(self._text), max((len(string) - 1 for string in self._stop), default=0))
-        for size in range(most, 0, -1):
-            if any(string.startswith(self._text[-size:]) for string in self._stop):
-                return size
-        return 0
-
-    def _flush(self, end: int) -> None:
-        while self._kinds and self._written < end:
-            piece_end, kind = self._kinds[0]
-            upto = min(piece_end, end)
-            if upto > self._written:
-                piece = self._text[self._written : upto]
-                self._write(dress(piece, kind, colour=self._colour, marks=self._marks))
-                self._written = upto
-            if piece_end > end:
-                break
-            self._kinds.pop(0)
+    def _show(self, piece: str) -> None:
+        if piece:
+            self._written += len(piece)
+            self._write(dress(piece, self._kind, colour=self._colour, marks=self._marks))
 
 
 def line(name: str, text: str) -> str:

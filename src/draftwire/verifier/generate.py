@@ -16,6 +16,7 @@ from draftwire.kernels.protocol import Round
 from draftwire.kernels.registry import kernels_for
 from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
+from draftwire.text.detokenizer import Decode
 from draftwire.verifier.breaker import Breaker, BreakerState, Choice
 from draftwire.verifier.context import HasSettings, context_version, sampling_settings
 from draftwire.verifier.drafter import Drafter, DraftRequest
@@ -26,7 +27,7 @@ from draftwire.verifier.miss import Miss, MissReason, Reason
 from draftwire.verifier.no_drafter import NoDrafter
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
-from draftwire.verifier.stop import Decode, Ends, Finish, StopRules
+from draftwire.verifier.stop import Ends, Finish, StopRules
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, Outcome
 
@@ -42,12 +43,18 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """One token of the text. index: its place, from 0. finish: why the text ends here, or None."""
+    """One token of the text.
+
+    index: its place, from 0. finish: why the text ends here, or None. text: what has become certain
+    of the text with it, where ``decode`` was given: a character, or the beginning of a stop string,
+    may wait for later tokens.
+    """
 
     token: int
     kind: Kind
     index: int
     finish: Finish | None = None
+    text: str = ""
 
 
 _ALONE = "going on with the target alone"
@@ -106,6 +113,7 @@ class Generation(Generic[Context], Iterator[Emission]):
             stop=sampling.stop,
             decode=decode,
             ends=ends,
+            prompt=prompt,
         )
         self._words = KeyedWords(key) if words is None else words
         self._key = key
@@ -137,6 +145,11 @@ class Generation(Generic[Context], Iterator[Emission]):
     def tokens(self) -> Sequence[int]:
         """The committed text so far, prompt excluded."""
         return self._stop.tokens
+
+    @property
+    def text(self) -> str:
+        """The text so far, before its stop string, all but certain at its end; needs ``decode``."""
+        return self._stop.text
 
     def __iter__(self) -> Self:
         """Return itself."""
@@ -311,7 +324,7 @@ class Generation(Generic[Context], Iterator[Emission]):
             kind = _KINDS[judgement.outcome] if place == judgement.accepted else Kind.ACCEPTED
             index = len(self._stop.tokens)
             finish = self._stop.add(token)
-            emissions.append(Emission(token, kind, index, finish))
+            emissions.append(Emission(token, kind, index, finish, self._stop.piece))
             if finish is not None:
                 break
         kept = [emission.token for emission in emissions]
@@ -356,10 +369,11 @@ def generate(
 
     prompt: at least one id, any sequence of integers. drafter None (then policy is not used): every
     round is target-only. policy: depth, layout and the draft's own restrictions. decode: ids to
-    text, needed for stop strings. ends: a further rule for where the text ends (StopRules).
-    on_emission: called with every token before it is yielded. words: stands in for the verifier's
-    own words (acceptance, correction, bonus, target-only), so that a law can be enumerated through
-    this very loop; the proposal's words are the drafter's. kernels: what judges
+    text (:class:`draftwire.text.detokenizer.Detokenizer` of a tokenizer, or any function), needed
+    for stop strings and for the text of emissions. ends: a further rule for where the text ends
+    (StopRules). on_emission: called with every token before it is yielded. words: stands in for the
+    verifier's own words (acceptance, correction, bonus, target-only), so that a law can be
+    enumerated through this very loop; the proposal's words are the drafter's. kernels: what judges
     (:func:`draftwire.kernels.registry.kernels_for`). Raises ConfigurationError at once; and
     ArithmeticRefusalError at the place whose p the arithmetic refuses, behind every token before.
     """

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from draftwire.errors import ConfigurationError
+from draftwire.text.detokenizer import Decode
+from draftwire.text.streamed import StreamedText
 
-Decode = Callable[[Sequence[int]], str]
 Ends = Callable[[Sequence[int]], bool]
-
-TAIL_SLACK = 8  # characters at the head of a tail that may differ from the whole text's
 
 
 class Finish(Enum):
@@ -30,9 +29,10 @@ class StopRules:
     """Judges the tokens of one text one by one, in order.
 
     end_tokens: ids that end the text. stop: strings that end it; they need ``decode``, ids to text.
-    max_tokens: most tokens of the text. room: tokens that the target's context still takes. ends: a
-    rule of the caller's own, asked once a token with all tokens of the text so far. Raises
-    ConfigurationError when there are stop strings and no ``decode``.
+    prompt: what the text stands behind. max_tokens: most tokens of the text. room: tokens that the
+    target's context still takes. ends: a rule of the caller's own, asked once a token with all
+    tokens of the text so far. piece: the text that has become certain with the last token; "" where
+    there is no ``decode``. Raises ConfigurationError when there are stop strings and no ``decode``.
     """
 
     end_tokens: frozenset[int]
@@ -41,49 +41,42 @@ class StopRules:
     stop: tuple[str, ...] = ()
     decode: Decode | None = None
     ends: Ends | None = None
+    prompt: Sequence[int] = ()
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
+    piece: str = ""
+    _text: StreamedText | None = None
 
     def __post_init__(self) -> None:
         """Refuse stop strings that could never be found."""
         if self.stop and self.decode is None:
             raise ConfigurationError("stop strings are looked for in the text: pass decode")
+        if self.decode is not None:
+            self._text = StreamedText(self.decode, self.prompt, self.stop)
 
     @property
     def left(self) -> int:
         """Tokens that the text may still take."""
         return min(self.max_tokens, self.room) - len(self.tokens)
 
+    @property
+    def text(self) -> str:
+        """The text so far, before the first stop string; "" where there is no ``decode``."""
+        return "" if self._text is None else self._text.text
+
     def add(self, token: int) -> Finish | None:
         """Take the next token of the text; return why the text ends with it, or None."""
         self.tokens.append(token)
+        stopped = self._text is not None and self._text.add(token)
         if token in self.end_tokens:
             self.finish = Finish.END_TOKEN
-        elif self.stop and self._ends_with_stop_string():
+        elif stopped:
             self.finish = Finish.STOP_STRING
         elif self.ends is not None and self.ends(self.tokens):
             self.finish = Finish.RULE
         elif self.left <= 0:
             at_limit = len(self.tokens) >= self.max_tokens
             self.finish = Finish.MAX_TOKENS if at_limit else Finish.CONTEXT
+        if self._text is not None:
+            self.piece = self._text.take(last=self.finish is not None)
         return self.finish
-
-    def _ends_with_stop_string(self) -> bool:
-        # Every earlier token was judged, so a new match touches the last token. A tail of tokens
-        # whose text is long enough holds it; the tail is doubled until it is, because tokens may be
-        # empty or part of a character, whose first pieces decode to something else in a tail.
-        assert self.decode is not None
-        longest = max(map(len, self.stop))
-        last = len(self.decode(self.tokens[-1:]))
-        count = 1
-        while True:
-            count = min(2 * count, len(self.tokens))
-            text = self.decode(self.tokens[-count:])
-            if len(text) >= longest + last + TAIL_SLACK or count == len(self.tokens):
-                return any(string in text for string in self.stop)
-
-
-def cut(text: str, stop: Sequence[str]) -> str:
-    """Return the text before the first stop string found in it."""
-    found = [at for at in (text.find(string) for string in stop) if at >= 0]
-    return text[: min(found)] if found else text

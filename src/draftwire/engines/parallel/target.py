@@ -44,12 +44,12 @@ from draftwire.kernels.shards.verify import Place, Rounds, ShardVerdicts, verify
 from draftwire.rows.shards import ShardDraft
 from draftwire.session.proposal import Proposal
 from draftwire.session.shards import ShardProposal
+from draftwire.text.detokenizer import Decode
 from draftwire.verifier.drafter import Drafter, DraftRequest
 from draftwire.verifier.generate import Emission, Generation
 from draftwire.verifier.judge import Judgement, decide, judgement
 from draftwire.verifier.parallelism import Parallelism
 from draftwire.verifier.sampling import Sampling
-from draftwire.verifier.stop import Decode
 from draftwire.wire.messages import ProposalPolicy
 
 Proposed: TypeAlias = Sequence[QRow] | Proposal | ShardProposal | ShardDraft | None
