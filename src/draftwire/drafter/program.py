@@ -16,7 +16,7 @@ from draftwire.drafter.connection import Connection
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
-from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose
+from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose, warm_up
 from draftwire.drafter.scheduler import BatchScheduler, Owner, Turn
 from draftwire.exact.words import ProposalWords
 from draftwire.rows.prepare import prepare
@@ -94,6 +94,7 @@ class DrafterProgram(Generic[Context]):
         self._hello = drafter_hello(engine, config)
         self._source = source
         self._proposer = proposer or partial(propose, kernels=config.kernels)
+        self._warms_kernels = proposer is None  # who proposes otherwise has kernels of its own
         self._clock = clock
         self._key = key
         self._entropy = entropy
@@ -105,12 +106,14 @@ class DrafterProgram(Generic[Context]):
         self._unbooked: list[_Batch[Connection[Context]]] = []
 
     def warm_up(self) -> None:
-        """Compile the CPU's arithmetic, or load it from its cache, so that no round pays for it.
+        """Run the model and the arithmetic once where they compute, so that no round pays for it.
 
-        Kernels of a GPU compile with their first proposals, which may miss their deadlines by it.
         Says in the log which checkpoint this is, and what memory answers may come to hold.
         """
         prepare()
+        if self._warms_kernels:
+            config = self.config
+            warm_up(self.engine, config.kernels, config.layouts, config.max_support)
         identity = self.engine.identity.hex()
         text = f"this drafter's checkpoint is {identity} (a verifier's --draft-identity)"
         log_event(_LOG, logging.INFO, "checkpoint", text, identity=identity)

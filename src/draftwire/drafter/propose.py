@@ -11,6 +11,7 @@ import numpy as np
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import Address, Domain, ProposalWords, WordSource
+from draftwire.kernels.prepare import prepare_kernels
 from draftwire.kernels.protocol import NO_TOKEN
 from draftwire.kernels.registry import kernels_for
 from draftwire.kernels.rows import QRow
@@ -18,7 +19,7 @@ from draftwire.kernels.words import first_words
 from draftwire.rows.shards import ShardDraft
 from draftwire.session.proposal import Draft
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import TOTAL, Layout, Status
+from draftwire.wire.registry import TOTAL, Layout, LayoutSet, Status
 
 ProposalSource: TypeAlias = Callable[[int], WordSource]
 """From a proposal key to the random words drawn under it; :class:`ProposalWords` but in tests."""
@@ -106,6 +107,20 @@ def propose(
             for row, drawn in zip(rows, _drawn(kernels, own, policy, uniform24), strict=True):
                 active[row].take(*drawn)
     return [Status.REFUSED_ARITHMETIC if each.refused else each.draft for each in drawings]
+
+
+def warm_up(engine: DraftEngine[Context], kernels: str, layouts: LayoutSet, support: int) -> None:
+    """Run the model over one token, and the kernels of where its logits lie over rows like them.
+
+    Raises what ``engine.forward`` raises, and ConfigurationError for kernels that are not there.
+    """
+    context = engine.open()
+    try:
+        logits = engine.forward([(context, (0,))])
+    finally:
+        engine.close(context)
+    device = str(getattr(logits, "device", "cpu"))
+    prepare_kernels(kernels, device, layouts, support, logits.shape[1])
 
 
 def without_model(draft: Draft, policy: ProposalPolicy, vocab_size: int) -> Draft | Status:

@@ -100,6 +100,14 @@ class Kernels(Protocol[Array]):
         """``cpu``, ``torch`` or ``triton``."""
         ...
 
+    def prepare(self, policies: Sequence[ProposalPolicy], width: int) -> None:
+        """Compile and load what rounds of these policies over ``width`` columns need.
+
+        So that no deadline pays for it; called at a program's start. policies: none, where nothing
+        is drafted; their depth does not matter. Errors: those of ``quantise``.
+        """
+        ...
+
     def from_host(self, array: NDArray[Any]) -> Array:
         """The values of a NumPy array, where these kernels compute."""
         ...

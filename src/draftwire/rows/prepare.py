@@ -1,7 +1,4 @@
-"""Compile the loops of the CPU that a round runs, on either side, before any deadline is running.
-
-Kernels of a GPU compile in the first calls of each shape, within that round's deadline.
-"""
+"""Compile the loops of the CPU that a round runs, on either side, before any deadline runs."""
 
 from __future__ import annotations
 

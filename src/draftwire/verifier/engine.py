@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.identity import ModelIdentity
@@ -39,3 +39,16 @@ class TargetEngine(ModelIdentity, Protocol[Context]):
 
     def close(self, context: Context) -> None:
         """Free what the request holds; it is not used again."""
+
+
+@runtime_checkable
+class HasDevice(Protocol):
+    """A target that knows where its scores will lie, so that kernels are made ready before them."""
+
+    @property
+    def device(self) -> str:
+        """As torch names it."""
+
+    @property
+    def row_width(self) -> int:
+        """Columns of its scores: V, or more where the model's vocabulary is padded."""

@@ -12,6 +12,7 @@ from typing import Any, Generic, Self
 from draftwire.errors import ArithmeticRefusalError, ConfigurationError
 from draftwire.exact.words import KeyedWords, WordSource
 from draftwire.kernels.cpu.kernels import prepare
+from draftwire.kernels.prepare import prepare_kernels
 from draftwire.kernels.protocol import Round
 from draftwire.kernels.registry import kernels_for
 from draftwire.session.proposal import Proposal
@@ -20,7 +21,7 @@ from draftwire.text.detokenizer import Decode
 from draftwire.verifier.breaker import Breaker, BreakerState, Choice
 from draftwire.verifier.context import HasSettings, context_version, sampling_settings
 from draftwire.verifier.drafter import Drafter, DraftRequest
-from draftwire.verifier.engine import Context, TargetEngine
+from draftwire.verifier.engine import Context, HasDevice, TargetEngine
 from draftwire.verifier.judge import Judgement, judge
 from draftwire.verifier.log import breaker_changed
 from draftwire.verifier.miss import Miss, MissReason, Reason
@@ -29,7 +30,7 @@ from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import Ends, Finish, StopRules
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import Layout, Outcome
+from draftwire.wire.registry import Layout, LayoutSet, Outcome
 
 
 class Kind(Enum):
@@ -99,6 +100,10 @@ class Generation(Generic[Context], Iterator[Emission]):
         prompt = [int(token) for token in prompt]  # of NumPy or torch as well
         _check_request(target, drafter, prompt, sampling, policy)
         prepare()
+        if isinstance(target, HasDevice):
+            layouts = LayoutSet(0) if policy is None else LayoutSet(1 << policy.layout)
+            support = 1 if policy is None else policy.support
+            prepare_kernels(kernels, target.device, layouts, support, target.row_width)
         key = sampling.request_key()
         self.report = Report(prompt_tokens=len(prompt))
         self._target = target

@@ -94,6 +94,7 @@ class HfTargetEngine:
         require_usable(model)
         self._model = model
         self._options = dict(options or {})
+        self.device = str(model.device)
         self.row_width = logits_width(model)
         self.vocab_size = real_vocabulary(tokenizer, self.row_width)
         self.max_context = context_limit(model)

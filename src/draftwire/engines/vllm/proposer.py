@@ -16,12 +16,14 @@ from draftwire.engines.vllm.policy import GREEDY_BELOW, policy_of, settings_of
 from draftwire.engines.vllm.speculation import ActiveRequest, ProposeRequest, SpeculationState
 from draftwire.engines.vllm.target import Target, describe
 from draftwire.errors import ConfigurationError, ProtocolError, TransportError
+from draftwire.kernels.prepare import prepare_kernels
 from draftwire.kernels.registry import kernels_for
 from draftwire.transport.security import SECURITY
 from draftwire.transport.tcp import Address
 from draftwire.verifier.advice import security_advice
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.remote import RemoteDrafter
+from draftwire.wire.registry import LayoutSet
 
 _LOG: Final = logging.getLogger("vllm.draftwire")  # below vLLM's own, so that it is shown
 _START_SECONDS: Final = 5.0
@@ -47,6 +49,10 @@ class Proposer:
         self._runner = runner
         if decides:
             kernels = kernels_for(self.options.kernels, runner.device)
+            width = self._config.model_config.get_vocab_size()
+            layouts = LayoutSet(1 << self.options.layout) | LayoutSet.SPARSE  # greedy ones are
+            support = min(self.options.support or 1, width)
+            prepare_kernels(self.options.kernels, str(runner.device), layouts, support, width)
             client = connect(self.options, describe(self._config), self._most_requests())
             self.speculation = SpeculationState(
                 client,

@@ -40,6 +40,10 @@ class CpuKernels:
     def __init__(self, device: str = "cpu") -> None:
         """Compute on the host, wherever the scores lie."""
 
+    def prepare(self, policies: Sequence[ProposalPolicy], width: int) -> None:
+        """Compile the loops, which serve any policy and width, or load them from their cache."""
+        prepare()
+
     def from_host(self, array: NDArray[Any]) -> NDArray[Any]:
         """The array itself."""
         return array

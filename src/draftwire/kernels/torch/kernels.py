@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from draftwire.kernels.prepare import run_through
 from draftwire.kernels.protocol import OK, QRows, Round, Verdict
 from draftwire.kernels.refusals import check_policy
 from draftwire.kernels.registry import kernels_for
@@ -49,6 +50,10 @@ class TensorKernels:
         self.transfer = Transfer(device)
         self._operations = operations
         prepare()
+
+    def prepare(self, policies: Sequence[ProposalPolicy], width: int) -> None:
+        """Run every operation once at the shapes of a round."""
+        run_through(self, policies, width)
 
     def from_host(self, array: NDArray[Any]) -> Tensor:
         """A tensor of the array's values on the device."""
