@@ -12,7 +12,7 @@ from transformers.generation.stopping_criteria import MaxLengthCriteria
 
 from draftwire.engines.hf.processors import RowProcessors
 from draftwire.engines.hf.sequence import CachedSequence, logits_width, require_usable
-from draftwire.engines.hf.target import HfTargetContext
+from draftwire.engines.hf.target import HfTargetContext, end_tokens
 from draftwire.errors import ConfigurationError, PairMismatchError
 from draftwire.verifier.policy import policy_like
 from draftwire.verifier.sampling import Sampling
@@ -163,6 +163,8 @@ def rows_of(
                 row=index,
                 rows=count,
                 rows_each_prompt=config.num_return_sequences or 1,
+                ends=end_tokens(config),
+                own=True,
             ),
             greedy=not config.do_sample,
             padding=tuple(ids[:start]),
