@@ -166,7 +166,7 @@ class RowProcessors:
     def _asked(self, ids: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         """The answer of the text's own processors at its next place, in binary32."""
         before = self._state_seen()
-        answer = self._list(ids, row.clone()).to(row.dtype)
+        answer: torch.Tensor = self._list(ids, row.clone()).to(row.dtype)
         self._has_changed = self._has_changed or self._state_seen() != before
         self._seen_settings = self._settings_now()
         return answer
