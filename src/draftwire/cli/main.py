@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
@@ -17,6 +18,8 @@ import click
 
 from draftwire import __version__
 from draftwire.errors import DraftwireError, ExitCode
+
+TRACEBACK = "DRAFTWIRE_TRACEBACK"
 
 COMMANDS = {
     "demo": "Both programs here, with the embedded pair: what it looks like and brings.",
@@ -74,6 +77,14 @@ def cli() -> None:
     """
 
 
+def failure(error: Exception) -> str:
+    """Return the one sentence of an error: ours, or the first line of a library's with its type."""
+    if isinstance(error, DraftwireError):
+        return str(error)
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def complain(message: str) -> None:
     """Write one line to stderr, whatever line breaks the message holds."""
     click.echo("draftwire: " + " ".join(message.split()), err=True)
@@ -103,6 +114,11 @@ def run(arguments: Sequence[str] | None = None) -> ExitCode | int:
         return ExitCode.FAILURE
     except OSError as error:
         complain(str(error))
+        return ExitCode.FAILURE
+    except Exception as error:  # of a model, its library, or a fault of this program
+        if os.environ.get(TRACEBACK):
+            traceback.print_exc()
+        complain(f"{failure(error)} ({TRACEBACK}=1 in the environment shows where)")
         return ExitCode.FAILURE
     return result if isinstance(result, int) else ExitCode.OK
 
