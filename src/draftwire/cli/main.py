@@ -28,7 +28,7 @@ COMMANDS = {
     "doctor": "Whether a drafter is of use to a target, and what to change if not.",
     "keygen": "A new key that lets two machines know one another.",
     "sizes": "Bytes and link time of a configuration, and whether the negotiated limits carry it.",
-    "qualify": "How far the kernels of a backend are from the exact arithmetic, measured.",
+    "qualify": "How far kernels are from the exact arithmetic, measured.",
     "conform": "Check vectors (JSON lines) against this implementation.",
 }
 

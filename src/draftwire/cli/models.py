@@ -58,6 +58,7 @@ class Target:
             loaded = load_target(folder, device=device)
         self.engine: Any = loaded.engine
         self.folder = loaded.folder
+        self.self_test = loaded.self_test
         self.tokenizer: Any = loaded.tokenizer
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:

@@ -16,7 +16,8 @@ class Channel(Protocol):
     """A byte stream both ways, blocking up to a deadline (seconds of the caller's clock).
 
     Raises TimeoutError past the deadline and ConnectionError when the connection has ended, and
-    nothing else. A stream whose ``send`` has failed is of no more use.
+    nothing else. A stream whose ``send`` has failed is of no more use. One thread may wait in
+    ``receive_into`` while another one sends, or closes.
     """
 
     def send(self, parts: Sequence[Part], deadline: float) -> None:
@@ -26,4 +27,4 @@ class Channel(Protocol):
         """Wait for bytes and put them into ``buffer``; returns how many, at least one."""
 
     def close(self) -> None:
-        """End the connection; may be called twice."""
+        """End the connection, and with it what waits for bytes; may be called twice."""

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import math
 import select
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from draftwire.errors import ConfigurationError, TransportError
 from draftwire.transport.channel import Part
 from draftwire.transport.connect import dial
 from draftwire.transport.queue import OutQueue, joined
-from draftwire.transport.times import seconds_until
+from draftwire.transport.times import seconds_until, wait_until
 
 BACKLOG: Final = 64
 KEEP_ALIVE: Final = {  # option: seconds, or a number of probes; a peer without power is noticed
@@ -101,7 +101,7 @@ class TcpChannel:
             pending = OutQueue()
             pending.push(left)
             while not pending.flush(self._socket):
-                self._wait(self._writable, deadline)
+                wait_until(self._writable, deadline)
         except TimeoutError:
             raise
         except OSError as error:
@@ -111,7 +111,7 @@ class TcpChannel:
         """Wait for bytes and put them into ``buffer``; returns how many, at least one."""
         try:
             while True:
-                self._wait(self._readable, deadline)
+                wait_until(self._readable, deadline)
                 try:
                     count = self._socket.recv_into(buffer)
                     break
@@ -126,7 +126,9 @@ class TcpChannel:
         return count
 
     def close(self) -> None:
-        """Close; may be called twice."""
+        """Close; may be called twice. A ``receive_into`` that waits in another thread ends."""
+        with suppress(OSError):  # it may have ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
@@ -138,12 +140,6 @@ class TcpChannel:
         except BlockingIOError:
             return parts
         return () if sent == len(parts[0]) else (memoryview(parts[0])[sent:],)
-
-    def _wait(self, ready: select.poll, deadline: float) -> None:
-        """Wait until the socket is ready, in whole milliseconds: no turn is for nothing."""
-        left = seconds_until(deadline)
-        if left <= 0 or not ready.poll(math.ceil(left * 1e3)):
-            raise TimeoutError("the deadline has passed")
 
 
 def connected_to(address: Address, deadline: float) -> socket.socket:

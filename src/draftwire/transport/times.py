@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import select
 import time
 from typing import Final
 
@@ -14,3 +16,13 @@ def seconds_until(deadline: float) -> float:
     More than the system's clock types hold would be an OverflowError of the socket call.
     """
     return min(deadline - time.monotonic(), LONGEST_WAIT)
+
+
+def wait_until(ready: select.poll, deadline: float) -> None:
+    """Wait until a socket is ready, in whole milliseconds: no turn is for nothing.
+
+    Raises TimeoutError past the deadline, and OSError.
+    """
+    left = seconds_until(deadline)
+    if left <= 0 or not ready.poll(math.ceil(left * 1e3)):
+        raise TimeoutError("the deadline has passed")

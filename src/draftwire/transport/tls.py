@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import select
 import socket
 import ssl
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,7 +24,7 @@ from draftwire.transport.keys import read_private
 from draftwire.transport.queue import OutQueue, joined
 from draftwire.transport.stream import READ, WRITE
 from draftwire.transport.tcp import Address, connected_to
-from draftwire.transport.times import seconds_until
+from draftwire.transport.times import seconds_until, wait_until
 
 FINGERPRINT_BYTES: Final = 32
 _NO_TLS: Final = bytes.fromhex("15030300020246")  # alert record: fatal, protocol_version
@@ -192,7 +195,13 @@ class TlsChannel:
 
     def __init__(self, connected: ssl.SSLSocket) -> None:
         """Take over a socket whose handshake is done."""
+        connected.setblocking(False)
         self._socket = connected
+        self._turn = threading.Lock()  # OpenSSL reads and writes in one thread at a time
+        self._readable = select.poll()
+        self._readable.register(connected, select.POLLIN)
+        self._writable = select.poll()
+        self._writable.register(connected, select.POLLOUT)
 
     @property
     def raw_socket(self) -> ssl.SSLSocket:
@@ -202,8 +211,13 @@ class TlsChannel:
     def receive_into(self, buffer: memoryview, deadline: float) -> int:
         """Wait for bytes and put them into ``buffer``; returns how many, at least one."""
         try:
-            self._until(deadline)
-            count = self._socket.recv_into(buffer)
+            if seconds_until(deadline) <= 0:
+                raise TimeoutError("the deadline has passed")
+            count = None
+            while count is None:
+                count = self._received(buffer)  # first: OpenSSL may hold what poll knows nothing of
+                if count is None:
+                    wait_until(self._readable, deadline)
         except TimeoutError:
             raise
         except ssl.SSLError as error:  # TLS 1.3 refuses a client only now
@@ -223,22 +237,39 @@ class TlsChannel:
             for part in joined(parts):
                 view = memoryview(part).cast("B")
                 while view.nbytes:
-                    self._until(deadline)
-                    view = view[self._socket.send(view) :]
+                    if seconds_until(deadline) <= 0:
+                        raise TimeoutError("the deadline has passed")
+                    sent = self._sent(view)
+                    view = view[sent:]
+                    if not sent:
+                        wait_until(self._writable, deadline)
         except TimeoutError:
             raise
         except OSError as error:
             raise ConnectionError(tls_reason(error)) from error
 
     def close(self) -> None:
-        """Close; may be called twice."""
-        self._socket.close()
+        """Close; may be called twice. A ``receive_into`` that waits in another thread ends."""
+        with suppress(OSError):  # it may have ended already
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        with self._turn:
+            self._socket.close()
 
-    def _until(self, deadline: float) -> None:
-        left = seconds_until(deadline)
-        if left <= 0:
-            raise TimeoutError("the deadline has passed")
-        self._socket.settimeout(left)
+    def _received(self, buffer: memoryview) -> int | None:
+        """What has come, 0 at the end; None where it has to be waited for."""
+        with self._turn:
+            try:
+                return self._socket.recv_into(buffer)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return None
+
+    def _sent(self, view: memoryview) -> int:
+        """How much the socket took."""
+        with self._turn:
+            try:
+                return self._socket.send(view)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return 0
 
 
 def tls_reason(error: Exception) -> str:

@@ -30,6 +30,7 @@ are drawn with different words: with a breaker, times decide, so a seed does not
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
@@ -123,7 +124,8 @@ class _Spell:
 class Breaker:
     """Decides between rounds whether the next one is drafted; shared by requests of one drafter.
 
-    Call :meth:`admits` once before a round and :meth:`finished` once after it. Costs are seconds
+    Call :meth:`admits` once before a round and :meth:`finished` once after it, from any thread.
+    Costs are seconds
     for each emitted token: sums over ``block`` rounds, so that rare long rounds count, and medians
     of those, so that one stall of the machine does not decide. What medians do not see, long rounds
     that are rare but not alone, is seen in the sum of the losses without the worst of them.
@@ -132,6 +134,7 @@ class Breaker:
     def __init__(self, config: BreakerConfig | None = None) -> None:
         """Begin drafting, with nothing measured."""
         self.config = config or BreakerConfig()
+        self._lock = threading.Lock()
         self.state = BreakerState.CLOSED
         self.pauses = 0  # how often it has paused
         self._alone: deque[float] = deque(maxlen=self.config.samples)
@@ -170,6 +173,10 @@ class Breaker:
 
     def admits(self) -> Choice:
         """Return what the next round is, from finished rounds alone."""
+        with self._lock:
+            return self._choose()
+
+    def _choose(self) -> Choice:
         if self.state is BreakerState.OPEN:
             if self.paused_rounds:
                 self.paused_rounds -= 1
@@ -192,6 +199,10 @@ class Breaker:
         first: of a request; it reads the prompt, which no other round does, and ``seconds`` are
         then those of its proposal alone. They are weighed, but not compared.
         """
+        with self._lock:
+            return self._book(choice, seconds, tokens, first)
+
+    def _book(self, choice: Choice, seconds: float, tokens: float, first: bool) -> bool:
         if tokens < 1:
             return False
         if choice is not Choice.DRAFT:

@@ -1,13 +1,17 @@
 """One verifier's connection to its drafter: opened when it is due, kept alive, lost without harm.
 
-Knows no request. What comes over it, and its end, are events; the client that holds it acts.
+Knows no request. What comes over it, and its end, are events; the client that holds it acts. The
+client's lock is held by whoever calls; while bytes are waited for it is let go, so that other
+threads send meanwhile.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from types import TracebackType
+from typing import Final, Protocol, TypeAlias
 
 from draftwire.errors import (
     ConfigurationError,
@@ -37,6 +41,27 @@ GLANCE_SECONDS: Final = 0.001
 KEEP_SECONDS: Final = 30.0  # of silence here, after which a request that pauses says PING
 
 
+class ClientLock(Protocol):
+    """A reentrant lock, as of ``threading``."""
+
+    def acquire(self) -> bool:
+        """Wait for it."""
+
+    def release(self) -> None:
+        """Let it go."""
+
+    def __enter__(self) -> bool:
+        """Wait for it."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let it go."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
     """The connection has ended; the rounds in flight are lost for this reason."""
@@ -53,7 +78,8 @@ class Connection:
     """The channel, the link on it and the slots for its replies; one after another.
 
     open_channel: opens a channel, given the time it may take until; raises TransportError. clock:
-    seconds, monotonic. entropy: makes nonces. counters, log: what is counted and told here.
+    seconds, monotonic. entropy: makes nonces. counters, log: what is counted and told here. lock:
+    the client's. reading: whether a thread waits for bytes; no other may then.
     """
 
     def __init__(
@@ -66,8 +92,11 @@ class Connection:
         entropy: Callable[[int], bytes],
         counters: ClientCounters,
         log: ClientLog,
+        lock: ClientLock,
     ) -> None:
         self.config = config
+        self.lock = lock
+        self.reading = False
         self.slots: ReplySlots | None = None  # of the present connection, or the last
         self.open_channel = open_channel
         self._hello = hello
@@ -178,9 +207,12 @@ class Connection:
         assert channel is not None
         assert link is not None
         try:
-            count = channel.receive_into(link.buffer(), deadline)
+            count = self._wait(channel, link, deadline)
         except ConnectionError as error:
-            yield self._lost(DropReason.DISCONNECTED, str(error))
+            if self._link is link:  # otherwise another thread has ended it, and told so
+                yield self._lost(DropReason.DISCONNECTED, str(error))
+            return
+        if self._link is not link:
             return
         self._silence.heard()
         now = self._clock()
@@ -201,21 +233,14 @@ class Connection:
             except (TimeoutError, ConnectionError) as error:  # half of it may be on its way
                 yield self._lost(DropReason.DISCONNECTED, f"the drafter takes no bytes: {error}")
 
-    def ping(self, deadline: float) -> Iterator[ConnectionEvent]:
-        """Say PING and yield what comes up to its answer, an :class:`Alive`."""
-        link = self._link
-        assert link is not None
-        lost = self._say_ping(link, self._clock(), deadline)
-        if lost is not None:
-            yield lost
-        try:
-            while self._link is link:
-                for event in self.receive(deadline):
-                    yield event
-                    if isinstance(event, Alive):
-                        return
-        except TimeoutError as error:
-            yield self._lost(DropReason.DISCONNECTED, str(error))
+    def ping(self, deadline: float) -> Lost | None:
+        """Say PING; an :class:`Alive` is received later."""
+        assert self._link is not None
+        return self._say_ping(self._link, self._clock(), deadline)
+
+    def unanswered(self, error: TimeoutError) -> Lost | None:
+        """Give a connection up that has not answered PING."""
+        return None if self._link is None else self._lost(DropReason.DISCONNECTED, str(error))
 
     def catch_up(self) -> Iterator[ConnectionEvent]:
         """Yield what came since the last round, if that is long ago (QUIET_SECONDS).
@@ -223,7 +248,7 @@ class Connection:
         Mostly nothing, or that the drafter has ended the connection: found here, it costs no round.
         """
         link = self._link
-        if link is None or self._clock() - link.heard_at < QUIET_SECONDS:
+        if link is None or self.reading or self._clock() - link.heard_at < QUIET_SECONDS:
             return
         until = self._clock() + GLANCE_SECONDS
         try:
@@ -287,7 +312,26 @@ class Connection:
         if channel is not None:
             channel.close()
 
+    def forked(self) -> None:
+        """In the child of a fork: leave the connection to the parent, and say nothing on it."""
+        channel, self._channel, self._link = self._channel, None, None
+        self.reading = False
+        connected = getattr(channel, "raw_socket", None)
+        if connected is not None:
+            os.close(connected.detach())  # no shutdown and no farewell of TLS: those are shared
+
     # inside
+
+    def _wait(self, channel: Channel, link: Link, deadline: float) -> int:
+        """Wait for bytes, the lock let go; returns how many came into the link's buffer."""
+        buffer = link.buffer()
+        self.reading = True
+        self.lock.release()
+        try:
+            return channel.receive_into(buffer, deadline)
+        finally:
+            self.lock.acquire()
+            self.reading = False
 
     def _say_ping(self, link: Link, now: float, until: float) -> Lost | None:
         link.ping(int.from_bytes(self._entropy(8), "little"), now)

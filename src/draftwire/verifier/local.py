@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -58,29 +59,33 @@ class ProgramChannel:
         self._program = program
         self._connection = connection
         self._open = True
+        self._turn = threading.Lock()  # the program runs in one thread at a time
 
     def send(self, parts: Sequence[Part], deadline: float) -> None:
         """Hand all parts over."""
-        for part in parts:
-            if not self._open or self._connection.feed(part) < size_of(part):
-                raise ConnectionResetError("the drafter has closed the connection")
+        with self._turn:
+            for part in parts:
+                if not self._open or self._connection.feed(part) < size_of(part):
+                    raise ConnectionResetError("the drafter has closed the connection")
 
     def receive_into(self, buffer: memoryview, deadline: float) -> int:
         """Let the program draft until it has something to say, and take that."""
         outgoing = self._connection.outgoing
-        while not outgoing and self._program.waiting:
-            self._program.draft()
-        if not outgoing:
-            if self._connection.closing or not self._open:
-                raise ConnectionResetError("the drafter has closed the connection")
-            raise TimeoutError("the drafter has nothing to say")
-        return outgoing.take(buffer)
+        with self._turn:
+            while not outgoing and self._program.waiting:
+                self._program.draft()
+            if not outgoing:
+                if self._connection.closing or not self._open:
+                    raise ConnectionResetError("the drafter has closed the connection")
+                raise TimeoutError("the drafter has nothing to say")
+            return outgoing.take(buffer)
 
     def close(self) -> None:
         """End the connection; may be called twice."""
-        if self._open:
-            self._open = False
-            self._program.disconnect(self._connection)
+        with self._turn:
+            if self._open:
+                self._open = False
+                self._program.disconnect(self._connection)
 
 
 _PATIENT: Final = VerifierConfig(deadline=_NO_DEADLINE, connect_timeout=_NO_DEADLINE)

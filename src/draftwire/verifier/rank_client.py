@@ -53,31 +53,36 @@ class RankClient(RemoteDrafter):
 
     def renew(self, request: ClientRequest) -> None:
         """Let the next STEP open a new generation, as it does on every other rank's link."""
-        for reset in request.asking.reset():
-            self.connection.queue(reset)
+        with self.lock:
+            for reset in request.asking.reset():
+                self.connection.queue(reset)
 
     def ask(self, request: ClientRequest, policy: ProposalPolicy, seconds: float) -> None:
         """Begin the next round and send its STEP, for so long at most; then call ``wait``."""
         now = self.clock()
-        try:
-            self._send([(request, request.asking, policy)], now, now + seconds)
-        except BaseException:
-            self._interrupted()
-            raise
+        with self.lock:
+            try:
+                self._send([(request, request.asking, policy)], now, now + seconds)
+            except BaseException:
+                self._interrupted([request.asking.session])
+                raise
 
     def wait(self, request: ClientRequest, seconds: float) -> Proposal | Dropped | None:
         """Wait for so long for what was asked; None while it has not come."""
-        try:
-            came = self._receive(self.clock() + seconds)
-        except BaseException:
-            self._interrupted()
-            raise
-        return self._result(request) if came else None
+        sessions = [request.asking.session]
+        with self.lock:
+            try:
+                came = self._receive(self.clock() + seconds, sessions)
+            except BaseException:
+                self._interrupted(sessions)
+                raise
+            return self._result(request) if came else None
 
     def give_up(self, request: ClientRequest) -> Proposal | Dropped:
         """Wait no longer: the leader's deadline has passed."""
-        self._too_late()
-        return self._result(request)
+        with self.lock:
+            self._too_late([request.asking.session])
+            return self._result(request)
 
     def _result(self, request: ClientRequest) -> Proposal | Dropped:
         """Return how the round has ended on this link, and book it."""

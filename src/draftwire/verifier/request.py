@@ -10,6 +10,7 @@ from draftwire.errors import ProtocolError
 from draftwire.session.proposal import Dropped, Proposal, Received
 from draftwire.session.slot_buffers import ReplySlots
 from draftwire.session.verifier_session import VerifierSession
+from draftwire.verifier.connection import ClientLock
 from draftwire.verifier.counters import Traffic
 from draftwire.verifier.miss import Drafted, Miss, MissReason
 from draftwire.verifier.reconnect import RoundPacing
@@ -21,6 +22,10 @@ from draftwire.wire.registry import Outcome
 
 class RequestClient(Protocol):
     """What a request needs of the client that it belongs to."""
+
+    @property
+    def lock(self) -> ClientLock:
+        """Held while anything of a request or the connection changes."""
 
     @property
     def vocab_size(self) -> int:
@@ -73,9 +78,10 @@ class ClientRequest:
 
     def use_context(self, version: int) -> None:
         """Ask under this context version from now on; see :class:`DraftRequest`."""
-        dropped = self.asking.use_context(version)
-        if dropped is not None:
-            self._client.book(dropped, None)
+        with self._client.lock:
+            dropped = self.asking.use_context(version)
+            if dropped is not None:
+                self._client.book(dropped, None)
 
     def propose(self, policy: ProposalPolicy) -> Drafted:
         """Begin the next round and ask for at most ``policy.depth`` drafts after the prefix."""
@@ -99,21 +105,24 @@ class ClientRequest:
 
     def skip(self) -> None:
         """Begin the next round without asking."""
-        self.asking.skip()
-        self._client.keep_alive()
+        with self._client.lock:
+            self.asking.skip()
+            self._client.keep_alive()
 
     def commit(self, outcome: Outcome, accepted: int, tokens: Sequence[int]) -> None:
         """End the round: ``tokens`` are committed, the first ``accepted`` of them drafts."""
         token = None if outcome is Outcome.ENDED else tokens[-1]
-        self.asking.commit(accepted, outcome, token)
+        with self._client.lock:
+            self.asking.commit(accepted, outcome, token)
         if token is not None and token >= self._vocab_size:
             self._unshared = True
 
     def close(self) -> None:
         """Free the request on both sides; may be called twice."""
-        if self._open:
-            self._open = False
-            self._client.end(self)
+        with self._client.lock:
+            if self._open:
+                self._open = False
+                self._client.end(self)
 
     def pauses(self) -> Miss | None:
         """Return why this round does not ask, wherever the drafter is; call it once a round."""
