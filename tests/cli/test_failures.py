@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -12,22 +13,30 @@ from draftwire.errors import ExitCode
 from tests.cli.conftest import Cli, Pair, Serving
 
 WHOLE = 12
+TARGET_LAYERS = 2  # of the tiny target; its drafter has one
 
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Let every target fail after so many passes as the list says."""
+    from transformers import LlamaForCausalLM
+
     from draftwire.engines.hf import HfTargetEngine
 
-    original, left = HfTargetEngine.score, [1 << 30]
+    scoring, forwarding, left = HfTargetEngine.score, LlamaForCausalLM.forward, [1 << 30]
 
     def score(self: Any, *arguments: Any) -> Any:
         left[0] -= 1
-        if left[0] < 0:
+        return scoring(self, *arguments)
+
+    @functools.wraps(forwarding)
+    def forward(self: Any, *arguments: Any, **options: Any) -> Any:
+        if left[0] < 0 and self.config.num_hidden_layers == TARGET_LAYERS:
             raise MemoryError("CUDA out of memory\nand pages of advice")
-        return original(self, *arguments)
+        return forwarding(self, *arguments, **options)
 
     monkeypatch.setattr(HfTargetEngine, "score", score)
+    monkeypatch.setattr(LlamaForCausalLM, "forward", forward)
     yield left
 
 

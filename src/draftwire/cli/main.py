@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from traceback import print_exc, walk_tb
 from typing import NoReturn
 
 import click
@@ -85,6 +85,13 @@ def failure(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
+def _raised_by_a_model(error: Exception) -> bool:
+    """Whether an error came out of an engine: of a model's library, a device, a file of weights."""
+    frames = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    ours = [name for name in frames if name.startswith("draftwire.")]
+    return bool(ours) and ours[-1].startswith("draftwire.engines.")
+
+
 def complain(message: str) -> None:
     """Write one line to stderr, whatever line breaks the message holds."""
     click.echo("draftwire: " + " ".join(message.split()), err=True)
@@ -115,9 +122,11 @@ def run(arguments: Sequence[str] | None = None) -> ExitCode | int:
     except OSError as error:
         complain(str(error))
         return ExitCode.FAILURE
-    except Exception as error:  # of a model, its library, or a fault of this program
+    except Exception as error:
+        if not _raised_by_a_model(error):
+            raise  # a fault of this program, whose traceback is wanted
         if os.environ.get(TRACEBACK):
-            traceback.print_exc()
+            print_exc()
         complain(f"{failure(error)} ({TRACEBACK}=1 in the environment shows where)")
         return ExitCode.FAILURE
     return result if isinstance(result, int) else ExitCode.OK
