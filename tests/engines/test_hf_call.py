@@ -33,7 +33,7 @@ def _one_row(model: Any, **options: Any) -> Any:
 REFUSED: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "beams": (_one_row, {"num_beams": 2, "do_sample": False}, "drop num_beams"),
     "prompt_lookup": (_one_row, {"prompt_lookup_num_tokens": 3}, "another decoding"),
-    "scores": (_one_row, {"output_scores": True, "return_dict_in_generate": True}, "output_scores"),
+    "attentions": (_one_row, {"output_attentions": True}, "output_attentions"),
     "hidden": (_one_row, {"output_hidden_states": True}, "output_hidden_states"),
     "static": (_one_row, {"cache_implementation": "static"}, "cache_implementation"),
     "cache": (_one_row, {"cache": DynamicCache()}, "pass no cache"),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import index
 from types import TracebackType
 from typing import Any, Generic, Self
 
@@ -24,7 +25,7 @@ from draftwire.verifier.drafter import Drafter, DraftRequest
 from draftwire.verifier.engine import Context, HasDevice, TargetEngine
 from draftwire.verifier.judge import Judgement, judge
 from draftwire.verifier.log import breaker_changed
-from draftwire.verifier.miss import Miss, MissReason, Reason
+from draftwire.verifier.miss import Drafted, Miss, MissReason, Reason
 from draftwire.verifier.no_drafter import NoDrafter
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
@@ -127,19 +128,20 @@ class Generation(Generic[Context], Iterator[Emission]):
         self._processors: bytes | None = None  # as they were last looked at
         self._on_emission = on_emission
         context = target.open(prompt, sampling)  # first: it may refuse, and no slot is taken then
-        self._drafting: DraftRequest = (
+        self.drafting: DraftRequest = (
             NoDrafter()
             if drafter is None
             else self._begin_drafting(drafter, context, prompt, key.proposal_key)
         )
         self._drafted = drafter is not None
         self._breaker: Breaker | None = None if drafter is None else drafter.breaker
+        self._proposal: Proposal | None = None  # of the round that is on
         self._choice: Choice | None = None  # the breaker's, for the round that is on
-        self._refusal: ArithmeticRefusalError | None = None  # of the place behind the text so far
+        self.refusal: ArithmeticRefusalError | None = None  # of the place behind the text so far
         self._totals = None if drafter is None else drafter.totals
-        self.report.traffic = self._drafting.traffic
+        self.report.traffic = self.drafting.traffic
         self._held: tuple[Context] | None = (context,)  # opaque: None may be one
-        self._emissions = self._run(context)
+        self._emissions = self._run()
 
     @property
     def _open(self) -> Context | None:
@@ -199,16 +201,15 @@ class Generation(Generic[Context], Iterator[Emission]):
         """Free the request on both sides, once."""
         if self._held is not None:
             (context,), self._held = self._held, None
-            self._drafting.close()
+            self.drafting.close()
             self._target.close(context)
 
-    def _run(self, context: Context) -> Generator[Emission, None, None]:
-        if self._totals is not None:
-            self._totals.follow(self.report)
+    def _run(self) -> Generator[Emission, None, None]:
+        self.follow()
         try:
             while self.report.finish is None:
                 began = time.perf_counter()
-                emissions = self._round(context)
+                emissions = self._round()
                 seconds = time.perf_counter() - began
                 self.report.seconds.total += seconds
                 if self._choice is not None:
@@ -217,8 +218,8 @@ class Generation(Generic[Context], Iterator[Emission]):
                     if self._on_emission is not None:
                         self._on_emission(emission)
                     yield emission
-                if self._refusal is not None and self.report.finish is None:
-                    raise self._refusal
+                if self.refusal is not None and self.report.finish is None:
+                    raise self.refusal
         finally:
             if self.report.finish is None:
                 self.report.finish = Finish.ABANDONED
@@ -230,9 +231,13 @@ class Generation(Generic[Context], Iterator[Emission]):
         first = report.rounds == 1
         if first:  # the target has read the prompt in it, which it does in any case
             seconds = report.seconds.drafter + report.seconds.audit
-        if breaker is None or not breaker.finished(choice, seconds, tokens, first=first):
-            return
-        breaker_changed(breaker)
+        if breaker is not None and breaker.finished(choice, seconds, tokens, first=first):
+            breaker_changed(breaker)
+            self.breaker_changed(breaker)
+
+    def breaker_changed(self, breaker: Breaker) -> None:
+        """Tell the user that the breaker has changed its mind."""
+        report = self.report
         if breaker.state is BreakerState.OPEN:
             # Nothing was asked of a drafter that is away: why is said already.
             if report.drafted and not report.misses[MissReason.BREAKER_OPEN]:
@@ -240,40 +245,46 @@ class Generation(Generic[Context], Iterator[Emission]):
         elif breaker.state is BreakerState.CLOSED:
             report.note("drafting pays again")
 
-    def _context_changed(self, context: Context) -> bool:
+    def follow(self) -> None:
+        """Let the drafter's totals count this text."""
+        if self._totals is not None:
+            self._totals.follow(self.report)
+
+    def _context_changed(self) -> bool:
         """Whether p depends on something else than when this was last looked at."""
+        assert self._held is not None
+        (context,) = self._held
         processors = b"" if self._settings_of is None else self._settings_of(context)
         if processors == self._processors:
             return False
         self._processors = processors
-        self._drafting.use_context(context_version(self._key, self._settings + processors))
+        self.drafting.use_context(context_version(self._key, self._settings + processors))
         return True
 
-    def _round(self, context: Context) -> list[Emission]:
-        self._context_changed(context)
-        proposal = self._propose()
-        if self._context_changed(context) and proposal is not None:
-            # It was asked for under another context, whatever was drawn in it.
-            self.report.missed(DropReason.WRONG_CONTEXT, len(proposal.tokens))
-            proposal = None
-        if proposal is not None:
-            self.report.proposed(len(proposal.tokens))
+    def _round(self) -> list[Emission]:
+        policy = self.ask()
+        if policy is not None:
+            began = time.perf_counter()
+            drafted = self.drafting.propose(policy)
+            self.answered(drafted, time.perf_counter() - began)
         began = time.perf_counter()
-        drafts = () if proposal is None else proposal.tokens
-        scores = self._target.score(context, self._committed, drafts)
+        scores = self._target.score(*self.question())
         scored = time.perf_counter()
-        judgement = self._judge(scores, proposal)
+        judgement = self._judge(scores, self._proposal)
         self.report.seconds.target += scored - began
         self.report.seconds.verify += time.perf_counter() - scored
-        self._refusal = judgement.refusal
-        if judgement.tokens:
-            return self._commit(judgement, len(drafts))
-        if drafts:
-            self.report.judged(len(drafts), len(drafts), 0)  # the text ends before all of them
-        return []
+        return self.settle(judgement)
 
-    def _propose(self) -> Proposal | None:
-        report, drafting = self.report, self._drafting
+    # the steps of a round, in order; ``draftwire.verifier.together`` takes them for several texts
+
+    def ask(self, choice: Choice | None = None) -> ProposalPolicy | None:
+        """Begin a round: return what to ask the drafter for, or None where it is target-only.
+
+        choice: what the round is, where that was decided for several texts; None = the breaker's.
+        """
+        self._context_changed()
+        self._proposal = None
+        report, drafting = self.report, self.drafting
         report.rounds += 1
         # The depth is fixed here, from the committed length and the limits alone (A23). One place
         # is left for the bonus, so that no draft is paid for that could not be used.
@@ -285,34 +296,49 @@ class Generation(Generic[Context], Iterator[Emission]):
             return None
         if self._breaker is not None:
             # Before anything of this round is drawn, from rounds that are finished (law 4).
-            self._choice = self._breaker.admits()
+            self._choice = self._breaker.admits() if choice is None else choice
             if self._choice is not Choice.DRAFT:
                 drafting.skip()
                 paused = self._choice is Choice.PAUSE
                 report.missed(MissReason.BREAKER_OPEN if paused else MissReason.BASELINE, 0)
                 return None
-        began, audited = time.perf_counter(), drafting.traffic.audit_seconds
         same = depth == self._policy.depth
-        drafted = drafting.propose(self._policy if same else replace(self._policy, depth=depth))
-        audit = drafting.traffic.audit_seconds - audited
-        report.seconds.audit += audit
-        report.seconds.drafter += time.perf_counter() - began - audit
+        return self._policy if same else replace(self._policy, depth=depth)
+
+    def answered(self, drafted: Drafted, seconds: float) -> None:
+        """Take what has come for ``ask``, after so many seconds, audit included."""
+        report = self.report
+        spent = self.drafting.traffic.audit_seconds - report.seconds.audit
+        report.seconds.audit += spent
+        report.seconds.drafter += max(seconds - spent, 0.0)
         if isinstance(drafted, Miss):
             note = _NOTES.get(drafted.reason)
             if note is not None and not any(each.startswith(note) for each in report.notes):
                 report.note(f"{note} ({drafted.detail})" if drafted.detail else note)
             report.missed(drafted.reason, drafted.drafted)
-            return None
-        return drafted
+        else:
+            self._proposal = drafted
 
-    def _judge(self, scores: Any, proposal: Proposal | None) -> Judgement:
-        """Judge the round that is on."""
-        drafting = self._drafting
+    def question(self) -> tuple[Context, Sequence[int], Sequence[int]]:
+        """Return what the target is to score: its context, the committed ids and the drafts."""
+        if self._context_changed() and self._proposal is not None:
+            # It was asked for under another context, whatever was drawn in it.
+            self.report.missed(DropReason.WRONG_CONTEXT, len(self._proposal.tokens))
+            self._proposal = None
+        assert self._held is not None
+        if self._proposal is None:
+            return self._held[0], self._committed, ()
+        self.report.proposed(len(self._proposal.tokens))
+        return self._held[0], self._committed, self._proposal.tokens
+
+    def round_at(self, first_row: int) -> Round:
+        """Return the round that is on; first_row: of the scores, where its own begin."""
+        drafting, proposal = self.drafting, self._proposal
         tokens = () if proposal is None else proposal.tokens
-        this = Round(
+        return Round(
             tokens=tokens,
             rows=() if proposal is None else proposal.rows,
-            first_row=0,
+            first_row=first_row,
             row_count=len(tokens) + 1,
             words=self._words,
             generation=drafting.generation,
@@ -320,7 +346,20 @@ class Generation(Generic[Context], Iterator[Emission]):
             first_position=len(self._committed),
             greedy=self._greedy,
         )
-        return judge(kernels_for(self._kernels, scores), scores, [this])[0]
+
+    def settle(self, judgement: Judgement) -> list[Emission]:
+        """End the round: commit what was judged, and return its tokens."""
+        drafts = 0 if self._proposal is None else len(self._proposal.tokens)
+        self.refusal = judgement.refusal
+        if judgement.tokens:
+            return self._commit(judgement, drafts)
+        if drafts:
+            self.report.judged(drafts, drafts, 0)  # the text ends before all of them
+        return []
+
+    def _judge(self, scores: Any, proposal: Proposal | None) -> Judgement:
+        """Judge the round that is on."""
+        return judge(kernels_for(self._kernels, scores), scores, [self.round_at(0)])[0]
 
     def _commit(self, judgement: Judgement, depth: int) -> list[Emission]:
         """Keep the tokens up to the end of the text, tell the drafter, and return the emissions."""
@@ -337,7 +376,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         # A round whose last kept token is a draft has no token of its own behind it.
         outcome = Outcome.ENDED if accepted == len(kept) else judgement.outcome
         self._committed += kept
-        self._drafting.commit(outcome, accepted, kept)
+        self.drafting.commit(outcome, accepted, kept)
         report = self.report
         report.tokens += len(kept)
         report.bonus += outcome is Outcome.BONUS
@@ -364,6 +403,7 @@ def generate(
     sampling: Sampling,
     policy: ProposalPolicy | None = None,
     *,
+    depth: int | None = None,
     decode: Decode | None = None,
     ends: Ends | None = None,
     on_emission: Callable[[Emission], None] | None = None,
@@ -373,7 +413,8 @@ def generate(
     """Return the text that follows ``prompt``, token by token, with exactly the target's law.
 
     prompt: at least one id, any sequence of integers. drafter None (then policy is not used): every
-    round is target-only. policy: depth, layout and the draft's own restrictions. decode: ids to
+    round is target-only. policy: depth, layout and the draft's own restrictions. depth: of this
+    request, in place of the policy's; 0 = not drafted. decode: ids to
     text (:class:`draftwire.text.detokenizer.Detokenizer` of a tokenizer, or any function), needed
     for stop strings and for the text of emissions. ends: a further rule for where the text ends
     (StopRules). on_emission: called with every token before it is yielded. words: stands in for the
@@ -382,6 +423,7 @@ def generate(
     (:func:`draftwire.kernels.registry.kernels_for`). Raises ConfigurationError at once; and
     ArithmeticRefusalError at the place whose p the arithmetic refuses, behind every token before.
     """
+    drafter, policy = with_depth(drafter, policy, depth)
     return Generation(
         target,
         drafter,
@@ -394,6 +436,26 @@ def generate(
         words=words,
         kernels=kernels,
     )
+
+
+def with_depth(
+    drafter: Drafter | None, policy: ProposalPolicy | None, depth: int | None
+) -> tuple[Drafter | None, ProposalPolicy | None]:
+    """Return the drafter and the policy of a request that asks for a depth of its own.
+
+    depth: 0 = no drafter; None = the policy's. Raises ConfigurationError.
+    """
+    if depth is None:
+        return drafter, policy
+    try:
+        depth = index(depth)
+    except TypeError:
+        depth = -1
+    if depth < 0:
+        raise ConfigurationError("the depth of a request is a whole number, 0 for no drafting")
+    if depth == 0:
+        return None, policy
+    return drafter, policy if policy is None else replace(policy, depth=depth)
 
 
 def _check_request(

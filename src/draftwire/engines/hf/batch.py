@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
@@ -125,27 +126,34 @@ class BatchedModel:
     the same shape. Use ``batched``, which also tries it out.
     """
 
-    def __init__(self, model: Any, *, fixed_rows: int = 0) -> None:
-        """Copy the structure of a model. fixed_rows: tokens of every pass; 0 = as many as come."""
+    def __init__(self, model: Any, *, fixed_rows: int = 0, invariant: bool = True) -> None:
+        """Copy the structure of a model. fixed_rows: tokens of every pass; 0 = as many as come.
+
+        invariant: False = the model's own products, whose rows differ in rounding with their
+        company; faster, and enough for a target.
+        """
         self.fixed_rows = fixed_rows
         tensors = [*model.parameters(), *model.buffers()]
         self.model = copy.deepcopy(model, {id(each): each for each in tensors})
         self.model.set_attn_implementation(ATTENTION)
-        if not fixed_rows:
+        if not fixed_rows and invariant:
             _replace(self.model, RowProduct(torch.get_num_threads()))
         parameters = inspect.signature(model.forward).parameters
         self._cache_keyword = "cache" if "cache" in parameters else "past_key_values"
         self._keeps_logits = "logits_to_keep" in parameters and not fixed_rows
         self._device = model.device
 
-    def forward(self, batch: Sequence[Feed]) -> torch.Tensor:
+    def forward(self, batch: Sequence[Feed], keep: Sequence[int] | None = None) -> torch.Tensor:
         """Feed at least one token to each sequence and return the logits after the last of each.
 
-        Returns binary32 (B, width) on the model's device. When the model raises, every sequence
+        keep: how many of the last of each; None = one. Returns binary32 (B, width), or
+        (sum of keep, width), on the model's device. When the model raises, every sequence
         is as it was before.
         """
         if not self.fixed_rows:
-            return self._pass(batch)
+            return self._pass(batch, keep)
+        if keep is not None:
+            raise ValueError("passes of a fixed size return one row a sequence")
         logits, together, size = [], list[Feed](), 0
         for feed in batch:
             if size + len(feed[1]) > self.fixed_rows:
@@ -155,7 +163,7 @@ class BatchedModel:
             size += len(feed[1])
         return torch.cat([*logits, self._pass(together)])
 
-    def _pass(self, batch: Sequence[Feed]) -> torch.Tensor:
+    def _pass(self, batch: Sequence[Feed], keep: Sequence[int] | None = None) -> torch.Tensor:
         tokens, positions, places = list[int](), list[int](), []
         for sequence, feed in batch:
             begin = len(tokens)
@@ -165,7 +173,12 @@ class BatchedModel:
         pads = max(self.fixed_rows - len(tokens), 0)
         tokens += [0] * pads
         positions += [0] * pads
-        lasts = [end - 1 for _, _, end in places]
+        kept = [1] * len(places) if keep is None else keep
+        lasts = [
+            row
+            for (_, _, end), count in zip(places, kept, strict=True)
+            for row in range(end - count, end)
+        ]
         reset = _PASS.set(_Pass(places, pads))
         try:
             rows = self._forward(tokens, positions, lasts)
@@ -195,25 +208,48 @@ class BatchedModel:
             return rows.to(dtype=torch.float32, copy=True)
 
 
+def packed(model: Any) -> BatchedModel | None:
+    """Return what scores several sequences of a target in one pass, tried out, or None.
+
+    Rows are the plain pass's but for rounding. Kept for as long as the model has these weights.
+    """
+    weights = tuple((id(each), each.data_ptr(), each.dtype) for each in model.parameters())
+    kept = _PACKED.get(model)
+    if kept is None or kept[0] != weights:
+        kept = _PACKED[model] = weights, _tried(model, 0, invariant=False)
+    return kept[1]
+
+
+_PACKED: WeakKeyDictionary[Any, tuple[Any, BatchedModel | None]] = WeakKeyDictionary()
+
+
 def batched(model: Any, *, fixed_rows: int | None = None) -> BatchedModel | None:
     """Return a batched model that was tried out, or None where this model has to run row by row.
 
     fixed_rows: None = as the device asks. Says in the log why not.
     """
+    if fixed_rows is None:
+        fixed_rows = 0 if model.device.type == "cpu" else FIXED_ROWS
+    return _tried(model, fixed_rows, invariant=True)
+
+
+def _tried(model: Any, fixed_rows: int, *, invariant: bool) -> BatchedModel | None:
     reason = why_not(model)
     if reason is None:
-        if fixed_rows is None:
-            fixed_rows = 0 if model.device.type == "cpu" else FIXED_ROWS
         try:
-            made = BatchedModel(model, fixed_rows=fixed_rows)
+            made = BatchedModel(model, fixed_rows=fixed_rows, invariant=invariant)
             reason = check(
-                made.forward, lambda: CachedSequence(model), logits_width(model), model.dtype
+                made.forward,
+                lambda: CachedSequence(model),
+                logits_width(model),
+                model.dtype,
+                invariant=invariant,
             )
         except Exception as error:  # whatever a model that is not ours does
             reason = f"{type(error).__name__}: {error}"
     if reason is None:
         return made
-    _LOG.warning("sessions are drafted one after another, not in batches: %s", reason)
+    _LOG.warning("sequences are computed one after another, not in batches: %s", reason)
     return None
 
 

@@ -10,6 +10,7 @@ import torch
 from transformers.generation import GenerationMode
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
+from draftwire.engines.hf.emitted_rows import EmittedRows
 from draftwire.engines.hf.processors import RowProcessors
 from draftwire.engines.hf.rope import open_sequence, require_within_border
 from draftwire.engines.hf.self_test import require_conforming
@@ -26,7 +27,8 @@ DEFAULT_SUPPORT = 32
 
 # What generate itself puts among the model's arguments, and what changes nothing for us.
 UNDERSTOOD = ("attention_mask", "position_ids", "cache", "use_cache", "logits_to_keep")
-OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+REFUSED_OUTPUTS = ("output_attentions", "output_hidden_states")
+OUTPUTS = ("output_scores", "output_logits", *REFUSED_OUTPUTS)
 
 
 class RowTarget:
@@ -43,16 +45,16 @@ class RowTarget:
         """Wrap the row's context."""
         self.vocab_size = vocab_size
         self.max_context = max_context
-        self._context = context
+        self.context = context
 
     @property
     def greedy(self) -> bool:
         """Whether p is a point mass everywhere."""
-        return self._context.greedy
+        return self.context.greedy
 
     def open(self, prompt: Sequence[int], sampling: Sampling) -> HfTargetContext:
         """Return the row's one context."""
-        return self._context
+        return self.context
 
     def settings(self, context: HfTargetContext) -> bytes:
         """Return what the call's processors are and how they are set now."""
@@ -104,7 +106,7 @@ def require_supported(
             f"speculation samples or takes the best token; {mode.value} is another decoding: "
             "drop num_beams and the like, or custom_generate"
         )
-    wanted = [name for name in OUTPUTS if getattr(config, name, None)]
+    wanted = [name for name in REFUSED_OUTPUTS if getattr(config, name, None)]
     if wanted:
         raise ConfigurationError(f"a speculative text has no {', '.join(wanted)}: drop them")
     if config.cache_implementation not in (None, "dynamic"):
@@ -172,6 +174,10 @@ def rows_of(
             ),
             greedy=not config.do_sample,
             padding=tuple(ids[:start]),
+            rows=EmittedRows(
+                bool(config.return_dict_in_generate and config.output_scores),
+                bool(config.return_dict_in_generate and config.output_logits),
+            ),
         )
         target = RowTarget(context, vocab_size or width, config.max_length + 1)
         seen = input_ids[index : index + 1]

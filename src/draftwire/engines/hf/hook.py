@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from operator import index
 from typing import Any, Self, SupportsIndex, TypeAlias
 
@@ -19,14 +21,16 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftwire.engines.hf.call import Row, policy_for, require_supported, rows_of
 from draftwire.engines.hf.frames import DecodingFunction, streamer_of_generate
-from draftwire.engines.hf.target import HfTargetEngine
+from draftwire.engines.hf.target import HfTargetContext, HfTargetEngine, score_together
 from draftwire.errors import ConfigurationError
 from draftwire.transport.tcp import Address
 from draftwire.verifier import remote
+from draftwire.verifier.client import DraftClient
 from draftwire.verifier.drafter import Drafter
-from draftwire.verifier.generate import generate
+from draftwire.verifier.generate import Generation, generate
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
+from draftwire.verifier.together import run_together
 from draftwire.wire.messages import ProposalPolicy
 
 Seeds: TypeAlias = SupportsIndex | Sequence[SupportsIndex | None] | None
@@ -67,6 +71,7 @@ def remote_speculative(
     *,
     drafter: Drafter | None = None,
     policy: ProposalPolicy | None = None,
+    depth: int | None = None,
     seed: Seeds = None,
     reports: list[Report] | None = None,
     streamer: Any = None,
@@ -76,15 +81,19 @@ def remote_speculative(
     """Decode for ``model.generate(custom_generate=remote_speculative, drafter=...)``.
 
     The law of every row is that of ``model.generate`` without it; what comes back has the same
-    form. Rows run one after another, each as a request of its own.
+    form. Each row is a request of its own. A round of all rows is one pass of the target, where its
+    class can be packed and the drafter takes as many sessions; a streamer takes one row.
 
     drafter: where proposals come from; None, or a drafter that is away: the target alone. policy:
     how they are made; None: depth 5, a sparse layout of 32, and the request's own temperature,
-    top-k, top-p and min-p. seed: 0..2^128-1 makes the call repeatable (row i uses stream i), or one
-    seed a row (stream 0 each); None: fresh random bits. torch's own generator is neither read nor
-    advanced: words depend on their address alone, never on what ran before. reports: receives a
-    :class:`Report` a row. Raises ConfigurationError for what cannot be honoured: beams, attention
-    or score outputs, a cache of the caller's, right padding, processors that keep state.
+    top-k, top-p and min-p. depth: of this call, in place of the policy's; 0: not drafted. seed:
+    0..2^128-1 makes the call repeatable (row i uses stream i), or one seed a row (stream 0 each);
+    None: fresh random bits. torch's own generator is neither read nor advanced: words depend on
+    their address alone, never on what ran before. reports: receives a :class:`Report` a row.
+    ``output_scores`` and ``output_logits`` are the target's own, at the place that each token was
+    taken from; zeros behind the end of a row. Raises ConfigurationError for what cannot be
+    honoured: beams, attention outputs, a cache of the caller's, right padding, processors whose
+    state cannot be copied.
     """
     streamer = streamer_of_generate(model) if streamer is None else streamer
     try:
@@ -102,27 +111,44 @@ def remote_speculative(
         )
         if policy is None:
             policy = policy_for(generation_config, rows[0].target.vocab_size)
-        texts = [
-            _decode(row, key, drafter, policy, streamer, reports)
-            for row, key in zip(rows, _keys(seed, len(rows)), strict=True)
-        ]
+        together = len(rows) if drafter is None else _most_together(drafter, len(rows))
+        keys = _keys(seed, len(rows))
+        texts: list[Sequence[int]] = []
+        for begin in range(0, len(rows), together):
+            with ExitStack() as opened:
+                running = [
+                    opened.enter_context(_begin(row, key, drafter, policy, depth))
+                    for row, key in zip(
+                        rows[begin : begin + together], keys[begin : begin + together], strict=True
+                    )
+                ]
+                _run(model, running, None if depth == 0 else drafter, streamer)
+            texts += [each.tokens for each in running]
+            if reports is not None:
+                reports += [each.report for each in running]
     finally:
         if streamer is not None:  # whatever was raised: its reader waits for the end
             streamer.end()
     sequences = _joined(input_ids, texts, generation_config._pad_token_tensor)
-    if generation_config.return_dict_in_generate:
-        return GenerateDecoderOnlyOutput(sequences=sequences)
-    return sequences
+    if not generation_config.return_dict_in_generate:
+        return sequences
+    for row, text in zip(rows, texts, strict=True):
+        row.target.context.rows.settle(len(row.prompt) + len(text))
+    kept = [row.target.context.rows for row in rows]
+    return GenerateDecoderOnlyOutput(
+        sequences=sequences,
+        scores=_steps([each.scores for each in kept]) if generation_config.output_scores else None,
+        logits=_steps([each.logits for each in kept]) if generation_config.output_logits else None,
+    )
 
 
-def _decode(
+def _begin(
     row: Row,
     key: tuple[int | None, int],
     drafter: Drafter | None,
     policy: ProposalPolicy,
-    streamer: Any,
-    reports: list[Report] | None,
-) -> list[int]:
+    depth: int | None,
+) -> Generation[HfTargetContext]:
     seed, stream = key
     sampling = Sampling(
         temperature=0.0 if row.target.greedy else 1.0,  # the processors hold the real one
@@ -130,13 +156,40 @@ def _decode(
         stream=stream,
         max_tokens=row.max_tokens,
     )
-    with generate(row.target, drafter, row.prompt, sampling, policy, ends=row.ends) as running:
-        for emission in running:
-            if streamer is not None:
-                streamer.put(torch.tensor([emission.token]))
-    if reports is not None:
-        reports.append(running.report)
-    return list(running.tokens)
+    return generate(row.target, drafter, row.prompt, sampling, policy, depth=depth, ends=row.ends)
+
+
+def _run(
+    model: Any,
+    running: Sequence[Generation[HfTargetContext]],
+    drafter: Drafter | None,
+    streamer: Any,
+) -> None:
+    if len(running) > 1:
+        run_together(running, partial(score_together, model), drafter)
+        return
+    for emission in running[0]:
+        if streamer is not None:
+            streamer.put(torch.tensor([emission.token]))
+
+
+def _most_together(drafter: Drafter, rows: int) -> int:
+    """Return how many of a call's rows a drafter takes at a time, so that none goes without."""
+    if rows > 1 and isinstance(drafter, DraftClient):
+        drafter.ensure_connected()
+        agreed = drafter.agreed
+        if agreed is not None:
+            return max(min(agreed.max_sessions, agreed.max_slots, rows), 1)
+    return rows
+
+
+def _steps(rows: Sequence[Sequence[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
+    """Return (B, width) a step; zeros where a row has ended before."""
+    steps = range(max(map(len, rows)))
+    nothing = torch.zeros_like(rows[0][0])
+    return tuple(
+        torch.stack([row[step] if step < len(row) else nothing for row in rows]) for step in steps
+    )
 
 
 def _keys(seed: Seeds, rows: int) -> list[tuple[int | None, int]]:

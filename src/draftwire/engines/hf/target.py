@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from draftwire.engines.hf.batch import packed
+from draftwire.engines.hf.emitted_rows import EmittedRows
 from draftwire.engines.hf.identity import (
     checkpoint_identity,
     model_identity,
@@ -20,10 +22,7 @@ from draftwire.engines.hf.loader import LoadedModel, load_folder
 from draftwire.engines.hf.processors import RowProcessors
 from draftwire.engines.hf.rope import ModelSequence, exact_context, open_sequence
 from draftwire.engines.hf.self_test import require_conforming
-from draftwire.engines.hf.sequence import (
-    logits_width,
-    require_usable,
-)
+from draftwire.engines.hf.sequence import CachedSequence, logits_width, require_usable
 from draftwire.errors import ConfigurationError, ModelError
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.identity import IdMap
@@ -50,19 +49,48 @@ class HfTargetContext:
     processors: RowProcessors
     greedy: bool
     padding: tuple[int, ...] = ()
+    rows: EmittedRows = field(default_factory=EmittedRows)
 
     def score(self, committed: Sequence[int], drafts: Sequence[int]) -> torch.Tensor:
         """Return the scores at the K+1 positions after ``committed``, drafts in place.
 
         Returns binary32 (K+1, row_width) on the model's device, after every processor.
         """
-        ids = [*committed, *drafts]
+        new = self.new_tokens(committed, drafts)
+        return self.processed(committed, drafts, self.sequence.forward(new, len(drafts) + 1))
+
+    def new_tokens(self, committed: Sequence[int], drafts: Sequence[int]) -> list[int]:
+        """Roll the cache back to ``committed``; return what is to be fed then."""
         self.sequence.truncate_to_prefix_of(committed)
-        logits = self.sequence.forward(ids[self.sequence.length :], len(drafts) + 1)
-        seen = torch.tensor([[*self.padding, *ids]], device=logits.device)
+        return [*committed, *drafts][self.sequence.length :]
+
+    def processed(
+        self, committed: Sequence[int], drafts: Sequence[int], logits: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the scores that the processors make of the K+1 rows of logits."""
+        seen = torch.tensor([[*self.padding, *committed, *drafts]], device=logits.device)
         with torch.no_grad():
             scores: torch.Tensor = self.processors.scores(seen, logits)
+        self.rows.scored(len(committed), scores, logits)
         return scores
+
+
+def score_together(
+    model: Any, questions: Sequence[tuple[HfTargetContext, Sequence[int], Sequence[int]]]
+) -> torch.Tensor:
+    """Return (R, width): the K+1 rows of each context's question, from one pass of ``model``.
+
+    Row by row where the model or one of its sequences cannot be packed into a pass.
+    """
+    together = packed(model) if len(questions) > 1 else None
+    plain = all(isinstance(context.sequence, CachedSequence) for context, _, _ in questions)
+    if together is None or not plain:
+        return torch.cat([context.score(ids, drafts) for context, ids, drafts in questions])
+    feeds = [(each.sequence, each.new_tokens(ids, drafts)) for each, ids, drafts in questions]
+    counts = [len(drafts) + 1 for _, _, drafts in questions]
+    logits = torch.split(together.forward(feeds, counts), counts)  # type: ignore[arg-type]
+    pairs = zip(questions, logits, strict=True)
+    return torch.cat([each.processed(ids, drafts, rows) for (each, ids, drafts), rows in pairs])
 
 
 class HfTargetEngine:

@@ -194,7 +194,7 @@ class RankedGeneration(Generation[RankedRequest]):
         return drafter.open(prompt, proposal_key, context.owner if drafter.whole else EVERY)
 
     def _judge(self, scores: Any, proposal: Proposal | None) -> Judgement:
-        drafting, target, request = self._drafting, self._target, self._open
+        drafting, target, request = self.drafting, self._target, self._open
         assert isinstance(target, RankedTargetEngine)
         assert request is not None
         place = Place(drafting.generation, drafting.round, len(self._committed))
