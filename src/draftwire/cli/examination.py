@@ -15,6 +15,7 @@ from draftwire.cli.generate import SEEDED_DEADLINE_MS
 from draftwire.cli.models import Target
 from draftwire.cli.options import LayoutChoice
 from draftwire.cli.progress import Counting
+from draftwire.engines.registry import compare_tokenizers, read_tokenizer
 from draftwire.errors import DraftwireError, ExitCode, ProtocolError
 from draftwire.kernels.registry import kernels_for
 from draftwire.transport.keys import PresharedKey
@@ -38,6 +39,7 @@ class DoctorOptions:
 
     drafter: Address
     target: Path | None
+    drafter_tokenizer: Path | None
     prompt: str
     temperature: float
     max_tokens: int
@@ -80,6 +82,11 @@ def examine_and_print(options: DoctorOptions) -> ExitCode:
 
 def _examine(options: DoctorOptions, target: Target, findings: Findings) -> ExitCode:
     engine = target.engine
+    if options.drafter_tokenizer is not None:
+        theirs = read_tokenizer(options.drafter_tokenizer, role="drafter")
+        findings.note(
+            "vocabulary", compare_tokenizers((target.tokenizer, engine.vocab_size), theirs)
+        )
     with RemoteDrafter(
         options.drafter,
         engine,
