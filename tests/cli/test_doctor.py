@@ -146,4 +146,7 @@ def test_m8_differences_are_shown_and_a_shared_vocabulary_is_drafted_on(
     with serving(engine=engine) as address:
         ran = doctor(cli, pair, address, *shows)
     assert ran.code in (ExitCode.OK, ExitCode.FAILURE), ran.err
-    assert [each["check"] for each in json.loads(ran.out)["checks"]][:2] == ["vocabulary", "reached"]
+    assert [each["check"] for each in json.loads(ran.out)["checks"]][:2] == [
+        "vocabulary",
+        "reached",
+    ]

@@ -93,7 +93,7 @@ class SharedVocabularyEngine(Generic[Own]):
         drafter = Vocabulary.of(tokenizer, engine.vocab_size)
         spelling = Spelling(target, drafter, tokenizer)
         shared = compare(target, drafter).shared
-        _LOG.info("drafts on the %d of the target's %d ids that it shares", len(shared), target.size)
+        _LOG.info("drafts on %d of the target's %d ids", len(shared), target.size)
         return cls(engine, shared, target.size, tokenizer_hash(target_tokenizer), spelling)
 
     @classmethod

@@ -36,8 +36,8 @@ class Vocabulary:
         if not 1 <= size <= MAX_VOCABULARY:
             raise ModelError(f"a vocabulary of {size} ids; 1 to {MAX_VOCABULARY} are allowed")
         meaning = _reader(tokenizer)
-        meanings = {index: meaning(token) for index, token in known.items() if index < size}
-        for index, token in tokenizer.added_tokens_decoder.items():
+        meanings = {index: meaning(known[index]) for index in sorted(known) if index < size}
+        for index, token in sorted(tokenizer.added_tokens_decoder.items()):
             if index < size:
                 kind = "special" if token.special else "text"
                 meanings[index] = (kind, token.content.encode())
@@ -111,7 +111,9 @@ class Spelling:
             if kind == "text" and content
         }
         self._longest = max(map(len, self._ids), default=0)
-        ordinary = next((i for i, (kind, _) in drafter.meanings.items() if kind != "special"), 0)
+        ordinary = min(
+            (i for i, (kind, _) in drafter.meanings.items() if kind != "special"), default=0
+        )
         self._unknown = drafter.roles.get("unk_token_id", ordinary)
 
     def __call__(self, index: int) -> list[int]:
