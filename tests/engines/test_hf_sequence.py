@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import MambaConfig, MambaForCausalLM, T5Config, T5ForConditionalGeneration
+from transformers import T5Config, T5ForConditionalGeneration, XLNetConfig, XLNetLMHeadModel
 
 from draftwire.engines.hf.sequence import (
     CachedSequence,
@@ -102,11 +102,11 @@ def test_a_model_that_raises_leaves_the_sequence_as_it_was(
 
 
 def test_models_without_a_rollback_are_refused() -> None:
-    mamba = MambaForCausalLM(
-        MambaConfig(vocab_size=16, hidden_size=8, num_hidden_layers=1, state_size=4)
+    xlnet = XLNetLMHeadModel(
+        XLNetConfig(vocab_size=16, d_model=8, n_layer=1, n_head=2, d_inner=8)
     ).eval()
     with pytest.raises(ModelError, match="cannot be rolled back"):
-        require_usable(mamba)
+        require_usable(xlnet)
     t5 = T5ForConditionalGeneration(
         T5Config(vocab_size=16, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     ).eval()
