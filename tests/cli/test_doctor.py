@@ -15,6 +15,7 @@ CHECKS = [
     "identity",
     "version",
     "pair",
+    "self-test",
     "checkpoints",
     "context",
     "limits",

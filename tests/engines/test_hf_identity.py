@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import shutil
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from draftwire.engines.hf import HfDraftEngine, HfTargetEngine, require_pair
 from draftwire.engines.hf.identity import (
@@ -78,6 +82,40 @@ def test_model_identity_sees_every_weight_and_the_configuration() -> None:
         assert model_identity(model) != before
         weight[3] = kept
     assert model_identity(model) == before
+
+
+def offloaded() -> Any:
+    config = tiny_llama(16, layers=1).config
+    with torch.device("meta"):
+        return LlamaForCausalLM(config)
+
+
+def packed() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        linear = {torch.nn.Linear}
+        model = copy.deepcopy(tiny_llama(16, layers=1))
+        return torch.ao.quantization.quantize_dynamic(model, linear, dtype=torch.qint8)
+
+
+def with_sparse() -> Any:
+    model = copy.deepcopy(tiny_llama(16, layers=1))
+    head = model.lm_head.weight.detach().to_sparse()
+    model.lm_head.weight = torch.nn.Parameter(head, requires_grad=False)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [(offloaded, "is offloaded"), (packed, "is packed"), (with_sparse, "is sparse")],
+)
+def test_m4_weights_that_are_not_plain_say_how_to_give_an_identity(
+    make: Callable[[], Any], what: str
+) -> None:
+    with pytest.raises(ModelError, match=what) as caught:
+        model_identity(make())
+    for way in ("HfTargetEngine", "identity=checkpoint_identity", "--target-identity"):
+        assert way in str(caught.value)
 
 
 def bpe(merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:

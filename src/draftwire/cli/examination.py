@@ -93,7 +93,7 @@ def _examine(options: DoctorOptions, target: Target, findings: Findings) -> Exit
         except ProtocolError as error:
             raise explained(error, options.drafter) from error
         policy = _policy(options, agreed, engine.vocab_size)
-        _tell_agreed(findings, options, agreed, engine.max_context)
+        _tell_agreed(findings, options, agreed, target)
         require_limits(agreed, policy)
         prompt = target.encode(options.prompt)
         sampling = Sampling(temperature=options.temperature, seed=1, max_tokens=options.max_tokens)
@@ -137,7 +137,7 @@ def _policy(options: DoctorOptions, agreed: Agreed, vocab_size: int) -> Proposal
 
 
 def _tell_agreed(
-    findings: Findings, options: DoctorOptions, agreed: Agreed, target_context: int
+    findings: Findings, options: DoctorOptions, agreed: Agreed, target: Target
 ) -> None:
     findings.note("reached", f"a drafter listens at {options.drafter}")
     if options.security is None:
@@ -151,13 +151,16 @@ def _tell_agreed(
     findings.note(
         "pair", f"one tokenizer and one vocabulary of {agreed.vocab_size:,} ids on both sides"
     )
+    if target.self_test:
+        findings.note("self-test", target.self_test)
     findings.note(
         "checkpoints",
         f"drafter {agreed.draft_identity.hex()} (--draft-identity),"
         f" target {agreed.target_identity.hex()} (--target-identity of serve)",
     )
     findings.note(
-        "context", f"{agreed.max_context:,} tokens here, {target_context:,} of the target"
+        "context",
+        f"{agreed.max_context:,} tokens here, {target.engine.max_context:,} of the target",
     )
     layouts = ", ".join(
         each.name.lower() for each in LayoutSet if each in agreed.layouts and each.name

@@ -56,6 +56,7 @@ class Target:
             loaded = load_target(folder, device=device)
         self.engine: Any = loaded.engine
         self.folder = loaded.folder
+        self.self_test = loaded.self_test
         self.tokenizer: Any = loaded.tokenizer
 
     def encode(self, text: str) -> list[int]:

@@ -21,11 +21,15 @@ DEFAULT_ENGINE: Final = "hf"
 
 @dataclass(frozen=True, slots=True)
 class LoadedTarget:
-    """A target with what its text is made of. tokenizer: the engine's own."""
+    """A target with what its text is made of.
+
+    tokenizer: the engine's own. self_test: the figures of its self-test, in words.
+    """
 
     engine: TargetEngine[Any]
     tokenizer: Any
     folder: Path
+    self_test: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ __all__ = [
 def load_target(folder: Path | None, *, device: str) -> LoadedTarget:
     """Load a model folder as target; None = the embedded one. Raises ModelError."""
     loaded = load_folder(folder or embedded_folder("target"), device=device)
-    return LoadedTarget(HfTargetEngine.from_loaded(loaded), loaded.tokenizer, loaded.folder)
+    engine = HfTargetEngine.from_loaded(loaded)
+    return LoadedTarget(engine, loaded.tokenizer, loaded.folder, str(engine.self_test))
 
 
 def load_drafter(folder: Path | None, *, device: str) -> HfDraftEngine:

@@ -12,7 +12,9 @@ from transformers.generation.stopping_criteria import MaxLengthCriteria
 
 from draftwire.engines.hf.cache import holds_tokens
 from draftwire.engines.hf.processors import RowProcessors
-from draftwire.engines.hf.sequence import CachedSequence, logits_width, require_usable
+from draftwire.engines.hf.rope import open_sequence, require_within_border
+from draftwire.engines.hf.self_test import require_conforming
+from draftwire.engines.hf.sequence import logits_width, require_usable
 from draftwire.engines.hf.target import HfTargetContext
 from draftwire.errors import ConfigurationError, PairMismatchError
 from draftwire.verifier.policy import policy_like
@@ -95,6 +97,8 @@ def require_supported(
 ) -> None:
     """Refuse a call that cannot be honoured to the letter, saying which argument to drop."""
     require_usable(model)
+    require_conforming(model, logits_width(model))
+    require_within_border(model, config.max_length)
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
         raise ConfigurationError(
@@ -158,7 +162,7 @@ def rows_of(
     for index, start in enumerate(starts):
         ids = input_ids[index].tolist()
         context = HfTargetContext(
-            CachedSequence(model),
+            open_sequence(model),
             RowProcessors(
                 processors,
                 row=index,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from itertools import compress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 
-from draftwire.engines.hf.batch import batched
+from draftwire.engines.hf.batch import Feed, batched
 from draftwire.engines.hf.identity import (
     checkpoint_identity,
     model_identity,
@@ -17,8 +18,9 @@ from draftwire.engines.hf.identity import (
     tokenizer_hash,
 )
 from draftwire.engines.hf.loader import LoadedModel, load_folder
+from draftwire.engines.hf.rope import ModelSequence, open_sequence
+from draftwire.engines.hf.self_test import require_conforming
 from draftwire.engines.hf.sequence import (
-    CachedSequence,
     context_limit,
     logits_width,
     require_usable,
@@ -26,6 +28,8 @@ from draftwire.engines.hf.sequence import (
 from draftwire.errors import ModelError
 from draftwire.wire.identity import IdMap
 from draftwire.wire.registry import Adaptation
+
+_LOG: Final = logging.getLogger("draftwire.drafter")
 
 LONGEST_TOGETHER: Final = 8  # tokens of a feed that shares its pass; decided by the feed alone
 
@@ -36,7 +40,8 @@ class HfDraftEngine:
     Each session has its own KV cache, and sessions share forward passes where the model allows it;
     either way a row is the same whatever else is in its batch, to the bit. Columns beyond the real
     vocabulary are cut off, so a padded id has no q. Raises ModelError for a model that cannot be
-    rolled back or has fewer logits than tokens.
+    rolled back or has fewer logits than tokens. One that fails the self-test is used, and the log
+    says so: any q is lossless, but drafts that depend on the cut into passes are seldom accepted.
     """
 
     adaptation = Adaptation.NATIVE
@@ -51,7 +56,7 @@ class HfDraftEngine:
         require_usable(model)
         self._model = model
         self._batched = batched(model) if together else None
-        self._sessions: set[CachedSequence] = set()
+        self._sessions: set[ModelSequence] = set()
         width = logits_width(model)
         self.vocab_size = real_vocabulary(tokenizer, 1 << 62)
         if width < self.vocab_size:
@@ -61,6 +66,10 @@ class HfDraftEngine:
             )
         self.max_context = context_limit(model)
         self.identity = model_identity(model) if identity is None else identity
+        try:
+            require_conforming(model, self.vocab_size, self.identity)
+        except ModelError as error:
+            _LOG.warning("the drafter is used, but few of its drafts may be accepted: %s", error)
         self.tokenizer_hash = tokenizer_hash(tokenizer)
         self.id_map_hash = IdMap.native(self.vocab_size).hash()
 
@@ -87,22 +96,22 @@ class HfDraftEngine:
         """Contexts that are open now."""
         return len(self._sessions)
 
-    def open(self) -> CachedSequence:
+    def open(self) -> ModelSequence:
         """Return a new context that holds no tokens."""
-        context = CachedSequence(self._model)
+        context = open_sequence(self._model)
         self._sessions.add(context)
         return context
 
-    def close(self, context: CachedSequence) -> None:
+    def close(self, context: ModelSequence) -> None:
         """Free what the context holds; it is not used again."""
         context.truncate(0)
         self._sessions.discard(context)
 
-    def truncate(self, context: CachedSequence, length: int) -> None:
+    def truncate(self, context: ModelSequence, length: int) -> None:
         """Keep the state of the first ``length`` tokens."""
         context.truncate(length)
 
-    def forward(self, batch: Sequence[tuple[CachedSequence, Sequence[int]]]) -> torch.Tensor:
+    def forward(self, batch: Sequence[tuple[ModelSequence, Sequence[int]]]) -> torch.Tensor:
         """Feed new tokens to each context and return the logits after the last one of each.
 
         Returns binary32 (B, V) on the model's device. Short feeds share one pass; a longer one,
@@ -116,9 +125,11 @@ class HfDraftEngine:
             None if short else self._alone(*each) for short, each in zip(shared, batch, strict=True)
         ]
         if any(shared):
-            rows = iter(self._batched.forward(list(compress(batch, shared))))
+            # Where passes are shared, every context is plain: no table of positions switches.
+            together = cast(Sequence[Feed], batch)
+            rows = iter(self._batched.forward(list(compress(together, shared))))
             logits = [next(rows) if row is None else row for row in logits]
         return torch.stack([row[: self.vocab_size] for row in logits if row is not None])
 
-    def _alone(self, context: CachedSequence, tokens: Sequence[int]) -> torch.Tensor:
+    def _alone(self, context: ModelSequence, tokens: Sequence[int]) -> torch.Tensor:
         return context.forward(tokens)[0, : self.vocab_size]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from draftwire.engines.identity import checkpoint_of_files, framed
 from draftwire.errors import ModelError
@@ -34,7 +35,8 @@ def model_identity(model: Any) -> bytes:
     """Return the SHA-256 of a model in memory: its configuration and every weight, in name order.
 
     32 bytes; another value than :func:`checkpoint_identity` of the folder it came from. Reads all
-    weights once.
+    weights once. Raises ModelError for weights that are not plain dense tensors here (offloaded,
+    packed, sparse): their identity has to be given.
     """
     return labelled_sha256("draftwire model v1", _model_parts(model))
 
@@ -44,11 +46,49 @@ def _model_parts(model: Any) -> Iterator[bytes]:
     config.pop("transformers_version", None)
     config.pop("_name_or_path", None)
     yield framed(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        head = f"{name} {tensor.dtype} {tuple(tensor.shape)}"
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    for name, tensor in sorted(_state(model).items()):
+        reason = _not_plain(tensor)
+        if reason is None:
+            head = f"{name} {tensor.dtype} {tuple(tensor.shape)}"
+            try:
+                flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                data = flat.numpy().tobytes()
+            except (RuntimeError, TypeError, NotImplementedError) as error:
+                reason = f"cannot be read as bytes ({type(error).__name__})"
+        if reason is not None:
+            raise _unhashable(model, f"{name} {reason}")
         yield framed(head.encode())
-        yield flat.numpy().tobytes()
+        yield data
+
+
+def _state(model: Any) -> dict[str, Any]:
+    try:
+        return dict(model.state_dict())
+    except (RuntimeError, NotImplementedError) as error:
+        raise _unhashable(model, f"they cannot be listed ({type(error).__name__})") from error
+
+
+def _not_plain(value: Any) -> str | None:
+    """Return in words what keeps a weight's bytes from being its content, or None."""
+    if not isinstance(value, torch.Tensor):
+        return f"is packed ({type(value).__name__})"
+    if value.is_meta:
+        return "is offloaded: only its shape is here"
+    if value.is_quantized:
+        return "is quantised"
+    if value.layout is not torch.strided:
+        return "is sparse"
+    if is_traceable_wrapper_subclass(value):
+        return f"is a {type(value).__name__}"
+    return None
+
+
+def _unhashable(model: Any, what: str) -> ModelError:
+    return ModelError(
+        f"the weights of {type(model).__name__} in memory have no identity: {what}; give the"
+        " checkpoint's as identity=checkpoint_identity(FOLDER) to HfTargetEngine, HfDraftEngine or"
+        " RemoteDrafter.for_model (the 32 bytes that --target-identity and --draft-identity name)"
+    )
 
 
 def tokenizer_hash(tokenizer: Any) -> bytes:

@@ -42,7 +42,7 @@ def load_folder(folder: str | Path, *, device: str = "cpu", dtype: Any = None) -
     _require_files(path)
     _placed(torch.empty(0), device)
     options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
-    with _quiet():
+    with quiet():
         config = attempt(path, "configuration", AutoConfig.from_pretrained)
         if getattr(config, "is_encoder_decoder", False):
             raise ModelError(f"{path} holds an encoder-decoder; a causal language model is needed")
@@ -66,7 +66,7 @@ def load_tokenizer(folder: str | Path) -> Any:
     path = Path(folder).expanduser()
     _require_folder(path)
     _require_tokenizer(path)
-    with _quiet():
+    with quiet():
         return attempt(path, "tokenizer", AutoTokenizer.from_pretrained)
 
 
@@ -134,7 +134,7 @@ def attempt(path: Path, what: str, load: Any, **options: Any) -> Any:
     try:
         return load(str(path), local_files_only=True, **options)
     except Exception as error:  # any of a dozen types, depending on the file that is damaged
-        raise ModelError(f"cannot load the {what} in {path}: {_first_line(error)}") from error
+        raise ModelError(f"cannot load the {what} in {path}: {first_line(error)}") from error
 
 
 def _placed(weights: Any, device: str) -> Any:
@@ -143,21 +143,22 @@ def _placed(weights: Any, device: str) -> Any:
         placed = weights.to(device)
     except Exception as error:  # RuntimeError, AssertionError, NotImplementedError: as it pleases
         raise ModelError(
-            f"the model cannot be put on device {device!r} ({_first_line(error)}): cpu always works"
+            f"the model cannot be put on device {device!r} ({first_line(error)}): cpu always works"
         ) from error
     if placed.device.type == "meta":
         raise ModelError("device 'meta' holds no weights: cpu always works")
     return placed
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return what a library says of its failure, without the pages that may follow."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
+    """Keep transformers from talking: no progress bars, no warnings."""
     shown = transformers_logging.is_progress_bar_enabled()
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()

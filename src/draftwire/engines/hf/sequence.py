@@ -22,8 +22,11 @@ LONGEST_AGAIN: Final = 8  # tokens that are read again in the pass of the next o
 def logits_width(model: Any) -> int:
     """Return the number of columns of the model's logits, padding of the vocabulary included."""
     head = model.get_output_embeddings()
-    if head is not None and getattr(head, "weight", None) is not None:
-        return int(head.weight.shape[0])
+    weight = getattr(head, "weight", None)  # a method, or packed, where the head is quantised
+    if isinstance(weight, torch.Tensor) and weight.is_floating_point():
+        return int(weight.shape[0])
+    if isinstance(getattr(head, "out_features", None), int):
+        return int(head.out_features)
     return int(model.config.get_text_config(decoder=True).vocab_size)
 
 

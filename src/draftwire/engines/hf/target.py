@@ -18,9 +18,9 @@ from draftwire.engines.hf.identity import (
 )
 from draftwire.engines.hf.loader import LoadedModel, load_folder
 from draftwire.engines.hf.processors import RowProcessors
+from draftwire.engines.hf.rope import ModelSequence, exact_context, open_sequence
+from draftwire.engines.hf.self_test import require_conforming
 from draftwire.engines.hf.sequence import (
-    CachedSequence,
-    context_limit,
     logits_width,
     require_usable,
 )
@@ -46,7 +46,7 @@ class HfTargetContext:
     see them, as in transformers; the model does not.
     """
 
-    sequence: CachedSequence
+    sequence: ModelSequence
     processors: RowProcessors
     greedy: bool
     padding: tuple[int, ...] = ()
@@ -97,8 +97,9 @@ class HfTargetEngine:
         self.device = str(model.device)
         self.row_width = logits_width(model)
         self.vocab_size = real_vocabulary(tokenizer, self.row_width)
-        self.max_context = context_limit(model)
+        self.max_context = exact_context(model)
         self.identity = model_identity(model) if identity is None else identity
+        self.self_test = require_conforming(model, self.vocab_size, self.identity)
         self.tokenizer_hash = tokenizer_hash(tokenizer)
         self.id_map_hash = IdMap.native(self.vocab_size).hash()
         self.end_tokens = end_tokens(model.generation_config)
@@ -127,7 +128,7 @@ class HfTargetEngine:
         """
         prepared = prepare(self._model, prompt, {**self._options, **sampling_arguments(sampling)})
         processors = RowProcessors(prepared.processors)
-        return HfTargetContext(CachedSequence(self._model), processors, sampling.greedy)
+        return HfTargetContext(open_sequence(self._model), processors, sampling.greedy)
 
     def settings(self, context: HfTargetContext) -> bytes:
         """Return what the request's processors are and how they are set now."""

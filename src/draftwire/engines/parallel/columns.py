@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from draftwire.engines.hf.identity import checkpoint_identity, real_vocabulary, tokenizer_hash
 from draftwire.engines.hf.loader import load_folder
-from draftwire.engines.hf.sequence import CachedSequence, context_limit, logits_width
+from draftwire.engines.hf.rope import ModelSequence, exact_context, open_sequence
+from draftwire.engines.hf.self_test import require_conforming
+from draftwire.engines.hf.sequence import logits_width
 from draftwire.engines.hf.target import end_tokens
 from draftwire.errors import ModelError
 from draftwire.kernels.shards.shard import Shard, even_shards
@@ -48,12 +50,12 @@ class ModelColumns:
             own_shard(self.vocab_size, own.vocab_size, rank, own.size) for rank in range(own.size)
         ]
 
-    def sequence(self) -> CachedSequence:
+    def sequence(self) -> ModelSequence:
         """A new sequence that holds no tokens."""
-        return CachedSequence(self.model)
+        return open_sequence(self.model)
 
     def logits(
-        self, sequence: CachedSequence, tokens: Sequence[int], keep: int = 1
+        self, sequence: ModelSequence, tokens: Sequence[int], keep: int = 1
     ) -> NDArray[np.float32]:
         """Feed tokens and return this rank's columns after each of the last ``keep``.
 
@@ -68,20 +70,24 @@ def load_columns(
     """Load a model folder and keep one rank's columns of its head.
 
     real_only: leave padding of the vocabulary out, as a drafter does. Raises ModelError for a model
-    whose head is not a plain linear layer, and those of ``load_folder``.
+    whose head is not a plain linear layer, those of ``load_folder``, and for a target those of the
+    self-test, which needs the whole head.
     """
     loaded = load_folder(folder, device=device)
     model = loaded.model
     width = logits_width(model)
     real = real_vocabulary(loaded.tokenizer, width)
     shard = own_shard(real, real if real_only else width, rank, size)
+    identity = checkpoint_identity(loaded.folder)
+    if not real_only:
+        require_conforming(model, real, identity)
     split_head(model, shard)
     return ModelColumns(
         model=model,
         shard=shard,
         vocab_size=real,
-        max_context=context_limit(model),
-        identity=checkpoint_identity(loaded.folder),
+        max_context=exact_context(model),
+        identity=identity,
         tokenizer_hash=tokenizer_hash(loaded.tokenizer),
         end_tokens=end_tokens(model.generation_config),
         tokenizer=loaded.tokenizer,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from draftwire.drafter.engine import DraftEngine
 from draftwire.drafter.propose import DraftJob, ProposalSource, without_model
-from draftwire.engines.hf.sequence import CachedSequence
+from draftwire.engines.hf.rope import ModelSequence
 from draftwire.engines.parallel.columns import ModelColumns
 from draftwire.engines.parallel.commands import (
     POLICY_NUMBERS,
@@ -50,7 +50,7 @@ class RankedContext:
     """One session's sequence on the leader; the others hold one under the same number."""
 
     number: int
-    sequence: CachedSequence
+    sequence: ModelSequence
 
     @property
     def length(self) -> int:
@@ -115,7 +115,7 @@ class RankedDraftEngine:
         self.identity = columns.identity
         self.tokenizer_hash = columns.tokenizer_hash
         self.id_map_hash = columns.id_map_hash
-        self.sequences: dict[int, CachedSequence] = {}
+        self.sequences: dict[int, ModelSequence] = {}
         self._opened = 0
 
     def open(self) -> RankedContext:
@@ -238,7 +238,7 @@ def follow_drafting(
     mailbox: gets this rank's shards, where the ranks answer on links of their own. Raises
     TransportError when a rank is gone.
     """
-    sequences: dict[int, CachedSequence] = {}
+    sequences: dict[int, ModelSequence] = {}
     while True:
         command, numbers = receive_command(group)
         if command is Command.STOP:
@@ -265,7 +265,7 @@ def follow_drafting(
 
 def _propose(
     columns: ModelColumns,
-    sequences: dict[int, CachedSequence],
+    sequences: dict[int, ModelSequence],
     jobs: Sequence[RankedJob],
     words: list[list[int]] | None,
 ) -> Steps[list[RankedDraft]]:

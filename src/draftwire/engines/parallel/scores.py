@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from transformers.generation import logits_process as stock
 
 from draftwire.engines.hf.processors import RowProcessors
-from draftwire.engines.hf.sequence import CachedSequence
+from draftwire.engines.hf.rope import ModelSequence
 from draftwire.engines.hf.target import prepare, sampling_arguments
 from draftwire.engines.parallel.columns import ModelColumns
 from draftwire.engines.parallel.commands import bits_of, number_of, signed, unsigned
@@ -51,7 +51,7 @@ class RankedRequest:
     """
 
     number: int
-    sequence: CachedSequence
+    sequence: ModelSequence
     processors: Any
     greedy: bool
     parallelism: Parallelism
