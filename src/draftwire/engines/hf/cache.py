@@ -19,6 +19,7 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionCacheLayerMixin,
 )
 
 _KEYWORDS: Final = ("cache", "past_key_values")  # transformers 5 renamed it on the way
@@ -98,8 +99,14 @@ class SequenceCache:
         return bool(self._states)
 
     def lengths(self) -> list[int]:
-        """Return the number of positions of each layer that counts them."""
-        return [layer.get_seq_length() for layer in self.cache.layers if _counts(layer)]
+        """Return the tokens that each layer holds; a state that was written holds all."""
+        return [
+            layer.get_seq_length()
+            if _counts(layer)
+            else self.held * any(layer.has_previous_state.values())
+            for layer in self.cache.layers
+            if _counts(layer) or isinstance(layer, LinearAttentionCacheLayerMixin)
+        ]
 
     def clear(self) -> None:
         """Hold no tokens."""

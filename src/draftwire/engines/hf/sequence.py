@@ -37,10 +37,10 @@ def context_limit(model: Any) -> int:
 
 
 def require_usable(model: Any) -> None:
-    """Refuse a model that takes no cache of ours, or whose output is random.
+    """Refuse a model that is no decoder alone, has no cache, or whose output is random.
 
-    Raises ModelError for encoder-decoders, models that keep what they read in a form of their own,
-    and training mode.
+    Raises ModelError for encoder-decoders, training mode, and configurations that transformers
+    makes no cache for. What the model does with its cache is tried out: ``self_test``.
     """
     name = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
@@ -50,11 +50,6 @@ def require_usable(model: Any) -> None:
     if model.training:
         raise ModelError(
             f"{name} is in training mode, its dropout is random: call model.eval() first"
-        )
-    if cache_keyword(model) is None:
-        raise ModelError(
-            f"{name} takes no cache: what it has read is kept in a form of its own, or not at all,"
-            " and cannot be rolled back to a shorter prefix"
         )
     try:
         cache_layers(model)
@@ -127,7 +122,7 @@ class CachedSequence:
         return tuple(self._tokens)
 
     def layer_lengths(self) -> list[int]:
-        """Return the positions of each layer that counts them; all equal after ``forward``."""
+        """Return the tokens that each layer holds; all equal :attr:`length` after ``forward``."""
         return self._cache.lengths()
 
     def truncate(self, length: int) -> None:
