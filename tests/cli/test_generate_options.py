@@ -85,7 +85,11 @@ def test_the_prompt_comes_from_one_named_source(
     monkeypatch.setattr("sys.stdin", piped(b"from a pipe"))
     for arguments in (("--prompt", "as said"), ("--file", str(file)), ()):
         assert cli("generate", *arguments).code == ExitCode.OK
-    assert [options.prompt for options in asked] == ["as said", "from a file: ü\n", "from a pipe"]
+    assert [options.prompt.text for options in asked] == [
+        "as said",
+        "from a file: ü\n",
+        "from a pipe",
+    ]
 
 
 def piped(raw: bytes) -> io.TextIOWrapper:
@@ -101,7 +105,7 @@ def test_a_prompt_is_taken_to_the_letter_whatever_the_locale(
     monkeypatch.setattr("sys.stdin", piped(raw))
     for arguments in (("--file", str(file)), ()):
         assert cli("generate", *arguments).code == ExitCode.OK
-    assert [options.prompt for options in asked] == [raw.decode()] * 2
+    assert [options.prompt.text for options in asked] == [raw.decode()] * 2
 
 
 class Terminal(io.StringIO):

@@ -18,6 +18,7 @@ from draftwire.cli.options import (
     layout_option,
     model_folder,
 )
+from draftwire.cli.prompts import chat_options, take_chat
 from draftwire.wire.registry import MIN_TEMPERATURE
 
 # It stops in the middle of a line: after a finished docstring the pair likes to end the document.
@@ -38,6 +39,7 @@ Examples:
 @model_folder("--target", help="Target folder.  [default: the embedded target]")
 @model_folder("--drafter", help="Drafter folder.  [default: the embedded drafter]")
 @click.option("--prompt", type=Text(), default=PROMPT, help="The prompt.  [default: some code]")
+@chat_options
 @click.option(
     "--temperature",
     type=Number(MIN_TEMPERATURE, 2.0**14),
@@ -81,6 +83,7 @@ def demo(ctx: click.Context, /, **values: Any) -> None:
                 values[name] = value
     if not values["prompt"]:
         raise click.UsageError("--prompt is empty: it needs at least one character")
+    values["prompt"] = take_chat(values, values["prompt"])
     from draftwire.cli.demonstration import DemoOptions, show
 
     show(DemoOptions(**values))

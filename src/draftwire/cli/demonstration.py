@@ -14,6 +14,7 @@ from draftwire.cli.comparison import REMOTE, Trio, compare, policy_for, rates_of
 from draftwire.cli.options import LayoutChoice
 from draftwire.cli.output import Notes, TextStream, legend, line, rates, report_lines, wants_colour
 from draftwire.cli.progress import Counting
+from draftwire.cli.prompts import Prompt
 from draftwire.verifier.generate import generate
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
@@ -28,7 +29,7 @@ class DemoOptions:
 
     target: Path | None
     drafter: Path | None
-    prompt: str
+    prompt: Prompt
     temperature: float
     seed: int
     max_tokens: int
@@ -68,7 +69,7 @@ def _sampling(options: DemoOptions) -> Sampling:
 
 
 def _stream(pair: Trio, options: DemoOptions, policy: ProposalPolicy) -> Report:
-    prompt = pair.target.encode(options.prompt)
+    prompt = pair.target.encode_prompt(options.prompt)
     colour = wants_colour(sys.stdout)
 
     def write(piece: str) -> None:
@@ -78,7 +79,8 @@ def _stream(pair: Trio, options: DemoOptions, policy: ProposalPolicy) -> Report:
 
     write(f"target here, drafter at {pair.address} in a process of its own\n")
     write(f"depth {options.depth}, q as {options.layout}, temperature {options.temperature:g}\n")
-    write(f"{legend(colour)}\n\n{options.prompt}")
+    between = "\n\n" if options.prompt.messages else ""
+    write(f"{legend(colour)}\n\n{options.prompt.text}{between}")
     stream = TextStream(write, colour=colour, marks=True)
     with generate(
         pair.target.engine,
@@ -98,7 +100,7 @@ def _stream(pair: Trio, options: DemoOptions, policy: ProposalPolicy) -> Report:
 
 
 def _measure(pair: Trio, options: DemoOptions, policy: ProposalPolicy) -> dict[str, list[Report]]:
-    prompt = pair.target.encode(options.prompt)
+    prompt = pair.target.encode_prompt(options.prompt)
     turns = len(pair.drafters) * (options.repeats + 1)
     with Counting("measuring", turns, "texts") as counting:
         return compare(pair, prompt, _sampling(options), policy, options.repeats, counting.advance)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from draftwire.cli.options import (
+    MAX_THREADS,
     AddressType,
     Number,
+    Text,
     depth_option,
     identity_option,
     kernels_option,
     layout_option,
     model_folder,
 )
+from draftwire.cli.prompts import chat_options, take_chat
 from draftwire.cli.security import security_options, take_security
 from draftwire.errors import ExitCode
 from draftwire.wire.registry import MIN_TEMPERATURE
-
-if TYPE_CHECKING:
-    pass
 
 PROMPT = "def main(arguments):\n    "
 
@@ -38,7 +38,8 @@ small limits, 4 another program, version or key, 5 no drafter there.
 )
 @click.argument("drafter", type=AddressType(), metavar="HOST:PORT")
 @model_folder("--target", help="Transformers causal LM folder.  [default: the embedded target]")
-@click.option("--prompt", metavar="TEXT", default=PROMPT, help="What acceptance is measured on.")
+@click.option("--prompt", type=Text(), default=PROMPT, help="What acceptance is measured on.")
+@chat_options
 @click.option(
     "--temperature",
     type=Number(MIN_TEMPERATURE, 2.0**14),
@@ -69,7 +70,7 @@ small limits, 4 another program, version or key, 5 no drafter there.
 @kernels_option("judges drafts")
 @click.option(
     "--threads",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MAX_THREADS),
     default=0,
     show_default=True,
     help="CPU threads of the model; 0 leaves it to torch.",
@@ -83,6 +84,9 @@ def doctor(**values: Any) -> ExitCode:
     target and drafter, the link and acceptance with a short text; estimates tokens/s.
     """
     values["security"] = take_security(values)
+    if not values["prompt"]:
+        raise click.UsageError("--prompt is empty: it needs at least one character")
+    values["prompt"] = take_chat(values, values["prompt"])
     from draftwire.cli.examination import DoctorOptions, examine_and_print
 
     return examine_and_print(DoctorOptions(**values))

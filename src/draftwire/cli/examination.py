@@ -12,10 +12,12 @@ import click
 
 from draftwire.cli.drafters import explained, require_limits
 from draftwire.cli.generate import SEEDED_DEADLINE_MS
+from draftwire.cli.main import failure
 from draftwire.cli.models import Target
 from draftwire.cli.options import LayoutChoice
 from draftwire.cli.progress import Counting
-from draftwire.errors import DraftwireError, ExitCode, ProtocolError
+from draftwire.cli.prompts import Prompt
+from draftwire.errors import ExitCode, ProtocolError
 from draftwire.kernels.registry import kernels_for
 from draftwire.transport.keys import PresharedKey
 from draftwire.transport.security import Security
@@ -38,7 +40,7 @@ class DoctorOptions:
 
     drafter: Address
     target: Path | None
-    prompt: str
+    prompt: Prompt
     temperature: float
     max_tokens: int
     depth: int
@@ -72,9 +74,9 @@ def examine_and_print(options: DoctorOptions) -> ExitCode:
         kernels_for(options.kernels, options.device)  # missing ones are said before a model loads
         target = Target(options.target, device=options.device, threads=options.threads)
         return _examine(options, target, findings)
-    except DraftwireError as error:
+    except Exception as error:
         if options.as_json:
-            click.echo(json.dumps({"checks": findings.checks, "error": str(error)}))
+            click.echo(json.dumps({"checks": findings.checks, "error": failure(error)}))
         raise
 
 
@@ -95,7 +97,7 @@ def _examine(options: DoctorOptions, target: Target, findings: Findings) -> Exit
         policy = _policy(options, agreed, engine.vocab_size)
         _tell_agreed(findings, options, agreed, target)
         require_limits(agreed, policy)
-        prompt = target.encode(options.prompt)
+        prompt = target.encode_prompt(options.prompt)
         sampling = Sampling(temperature=options.temperature, seed=1, max_tokens=options.max_tokens)
         dense = LayoutSet.DENSE in agreed.layouts
         with Counting("measuring", _PARTS) as counting:

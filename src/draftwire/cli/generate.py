@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,8 +24,8 @@ from draftwire.cli.options import (
     kernels_option,
     layout_option,
     model_folder,
-    utf8,
 )
+from draftwire.cli.prompts import Prompt, chat_options, take_prompt
 from draftwire.cli.ranks import rank_options, take_ranks
 from draftwire.cli.security import security_options, take_security
 from draftwire.cli.telemetry import take_telemetry, telemetry_options
@@ -50,7 +49,6 @@ DRAFTING = (
     *SECURITY,
 )
 SEEDED_DEADLINE_MS = 500.0  # fixed and generous, so that a seed's text is repeated
-MOST_PROMPT_BYTES = 16 << 20
 TRUNCATION = ("top_p", "top_k", "min_p")
 
 
@@ -85,43 +83,6 @@ def refuse_contradictions(ctx: click.Context, values: dict[str, Any]) -> None:
             )
 
 
-def read_prompt(prompt: str | None, file: Path | None) -> str:
-    """Return the prompt from the one source that was named, or from a piped standard input."""
-    if prompt is not None and file is not None:
-        raise click.UsageError("--prompt and --file both name a prompt: keep one of them")
-    if prompt is None and file is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise click.UsageError('no prompt: add --prompt "TEXT" or --file PATH, or pipe one in')
-    if prompt is not None:
-        text, source = prompt, "--prompt"
-    elif file is not None:
-        text, source = _read_file(file), str(file)
-    else:
-        text, source = _read_whole(sys.stdin.buffer, "standard input"), "standard input"
-    if not text:
-        raise click.UsageError(
-            f"the prompt from {source} is empty: it needs at least one character"
-        )
-    return text
-
-
-def _read_file(file: Path) -> str:
-    try:
-        with file.open("rb") as opened:
-            return _read_whole(opened, f"--file {file}")
-    except OSError as error:
-        raise click.UsageError(f"--file {file} cannot be read: {error.strerror}") from error
-
-
-def _read_whole(opened: BinaryIO, source: str) -> str:
-    """Return the text of a file that may have no end; more than any context takes is refused."""
-    raw = opened.read(MOST_PROMPT_BYTES + 1)
-    if len(raw) > MOST_PROMPT_BYTES:
-        raise click.UsageError(
-            f"the prompt from {source} has more than {MOST_PROMPT_BYTES >> 20} MiB: shorten it"
-        )
-    return utf8(raw, source)
-
-
 def default_draft_temperature(temperature: float) -> float:
     """Return the target's temperature, inside the range that a drafter may use (A2)."""
     return min(max(temperature, MIN_TEMPERATURE), MAX_TEMPERATURE) if temperature else 0.0
@@ -133,6 +94,7 @@ Examples:
   draftwire generate --prompt "import os" --max-tokens 40
   draftwire generate --target ./big --drafter 127.0.0.1:7711 --file question.txt --top-p 0.95
   git diff | draftwire generate --target ./big --drafter [::1]:7711 --layout dense --json
+  draftwire generate --target ./big --drafter 127.0.0.1:7711 --chat --prompt "Who was Ada?"
 
 \b
 The drafter away or another program: the run is target-only and says so; its law is the same.
@@ -145,6 +107,13 @@ The drafter away or another program: the run is target-only and says so; its law
 @click.option("--prompt", type=Text(), help="The prompt.")
 @click.option(
     "--file", type=click.Path(path_type=Path), metavar="PATH", help="A file with the prompt."
+)
+@chat_options
+@click.option(
+    "--messages",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A chat: a JSON list of {role, content}; - is standard input.",
 )
 @click.option("--temperature", type=Number(0), default=1.0, show_default=True, help="0 is greedy.")
 @click.option(
@@ -256,8 +225,8 @@ def options_of(values: dict[str, Any]) -> GenerateOptions:
     if values["breaker"] is None:
         values["breaker"] = values["seed"] is None
     wanted = values.pop("draft_temperature")
-    told = values.pop("prompt"), values.pop("file")
-    prompt = read_prompt(*told) if ranks is None or ranks.leads else ""  # rank 0 has it
+    leads = ranks is None or ranks.leads
+    prompt = take_prompt(values) if leads else _elsewhere(values)
     stop: Sequence[str] = values.pop("stop")
     if not all(stop):
         raise click.UsageError("--stop needs a string that is not empty")
@@ -274,6 +243,13 @@ def options_of(values: dict[str, Any]) -> GenerateOptions:
         audit=not values.pop("no_audit"),
         **values,
     )
+
+
+def _elsewhere(values: dict[str, Any]) -> Prompt:
+    """Take the prompt's options out of ``values`` on a rank that follows: rank 0 has it."""
+    for name in ("prompt", "file", "messages", "chat", "system"):
+        del values[name]
+    return Prompt("")
 
 
 def _take_links(values: dict[str, Any]) -> None:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from draftwire.cli.drafters import remote_drafter
+from draftwire.cli.main import failure
 from draftwire.cli.models import Target
 from draftwire.cli.options import LayoutChoice
 from draftwire.cli.output import Notes, TextStream, line, report_lines, wants_colour
 from draftwire.cli.progress import Counting
+from draftwire.cli.prompts import Prompt
 from draftwire.cli.ranks import RankOptions, joined_ranks
 from draftwire.cli.telemetry import TelemetryOptions, serving_metrics
 from draftwire.errors import ConfigurationError, TransportError
@@ -39,11 +41,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GenerateOptions:
-    """What ``draftwire generate`` was asked to do, checked; prompt is the text itself."""
+    """What ``draftwire generate`` was asked to do, checked."""
 
     target: Path | None
     drafter: Address | None
-    prompt: str
+    prompt: Prompt
     temperature: float
     top_p: float
     top_k: int
@@ -117,8 +119,12 @@ def _generate(
     options: GenerateOptions, target: Target, begin: Callable[..., Any], links: Any = None
 ) -> None:
     """Generate with a target; links: its ranks' own, in the place of a drafter."""
-    prompt = target.encode(options.prompt)
-    policy = policy_of(options, target.engine.vocab_size)
+    prompt = target.encode_prompt(options.prompt)
+    vocab_size = target.engine.vocab_size
+    policy = policy_of(options, vocab_size)
+    if options.layout.support > vocab_size:
+        said = f"--layout {options.layout} is more than the vocabulary's {vocab_size} ids"
+        click.echo(f"draftwire: {said}: all of them are sent", err=True)
     notes = Notes()
     with ExitStack() as stack:
         telemetry = options.telemetry
@@ -152,27 +158,24 @@ def _generate(
                 decode=target.decode,
             )
         )
-        text = _whole(running, target, options, notes) if options.as_json else None
-        if text is None:
-            _stream(running, target, options, notes)
-        else:
-            _print_json(running, text, options)
+        show = _print_json if options.as_json else _stream
+        show(running, options, notes)
 
 
-def _stream(
-    running: Generation[Any], target: Target, options: GenerateOptions, notes: Notes
-) -> None:
+def _stream(running: Generation[Any], options: GenerateOptions, notes: Notes) -> None:
     def write(piece: str) -> None:
         click.echo(piece, nl=False)
         sys.stdout.flush()
 
     stream = TextStream(write, colour=wants_colour(sys.stdout))
-    for emission in running:
-        if emission.index == 0:
-            notes.print_new(running.report.notes)
-        stream.add(emission)
-    stream.finish(running.text)
-    write("\n")
+    try:
+        for emission in running:
+            if emission.index == 0:
+                notes.print_new(running.report.notes)
+            stream.add(emission)
+    finally:  # a target that fails keeps what it has written
+        stream.finish(running.text)
+        write("\n")
     notes.print_new(running.report.notes)
     for text in report_lines(running.report):
         click.echo(text, err=True)
@@ -180,25 +183,33 @@ def _stream(
     click.echo(line("tokens/s", rate), err=True)
 
 
-def _whole(running: Generation[Any], target: Target, options: GenerateOptions, notes: Notes) -> str:
-    with Counting("tokens", options.max_tokens) as counting:
-        for _ in running:
-            counting.advance()
+def _print_json(running: Generation[Any], options: GenerateOptions, notes: Notes) -> None:
+    try:
+        with Counting("tokens", options.max_tokens) as counting:
+            for _ in running:
+                counting.advance()
+    except Exception as error:
+        running.close()
+        click.echo(json.dumps(_as_dict(running, options, failure(error)), ensure_ascii=False))
+        raise
     notes.print_new(running.report.notes)
-    return running.text
+    click.echo(json.dumps(_as_dict(running, options), ensure_ascii=False))
 
 
-def _print_json(running: Generation[Any], text: str, options: GenerateOptions) -> None:
+def _as_dict(
+    running: Generation[Any], options: GenerateOptions, error: str | None = None
+) -> dict[str, Any]:
+    """Return the text and the report; error: what has ended the text early."""
     asked = ",".join(map(str, options.rank_links)) or options.drafter
     report = running.report
     out = {
-        "text": text,
+        "text": running.text,
         "tokens": list(running.tokens),
         "drafter": None if asked is None else str(asked),
         "drafted": report.drafted_rounds > 0,
         "report": report.as_dict(),
     }
-    click.echo(json.dumps(out, ensure_ascii=False))
+    return out if error is None else {**out, "error": error}
 
 
 class RankedTarget(Target):

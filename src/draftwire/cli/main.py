@@ -11,12 +11,15 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from traceback import print_exc, walk_tb
 from typing import NoReturn
 
 import click
 
 from draftwire import __version__
 from draftwire.errors import DraftwireError, ExitCode
+
+TRACEBACK = "DRAFTWIRE_TRACEBACK"
 
 COMMANDS = {
     "demo": "Both programs here, with the embedded pair: what it looks like and brings.",
@@ -25,7 +28,7 @@ COMMANDS = {
     "doctor": "Whether a drafter is of use to a target, and what to change if not.",
     "keygen": "A new key that lets two machines know one another.",
     "sizes": "Bytes and link time of a configuration, and whether the negotiated limits carry it.",
-    "qualify": "How far the kernels of a backend are from the exact arithmetic, measured.",
+    "qualify": "How far kernels are from the exact arithmetic, measured.",
     "conform": "Check vectors (JSON lines) against this implementation.",
 }
 
@@ -74,6 +77,21 @@ def cli() -> None:
     """
 
 
+def failure(error: Exception) -> str:
+    """Return the one sentence of an error: ours, or the first line of a library's with its type."""
+    if isinstance(error, DraftwireError):
+        return str(error)
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _raised_by_a_model(error: Exception) -> bool:
+    """Whether an error came out of an engine: of a model's library, a device, a file of weights."""
+    frames = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    ours = [name for name in frames if name.startswith("draftwire.")]
+    return bool(ours) and ours[-1].startswith("draftwire.engines.")
+
+
 def complain(message: str) -> None:
     """Write one line to stderr, whatever line breaks the message holds."""
     click.echo("draftwire: " + " ".join(message.split()), err=True)
@@ -103,6 +121,13 @@ def run(arguments: Sequence[str] | None = None) -> ExitCode | int:
         return ExitCode.FAILURE
     except OSError as error:
         complain(str(error))
+        return ExitCode.FAILURE
+    except Exception as error:
+        if not _raised_by_a_model(error):
+            raise  # a fault of this program, whose traceback is wanted
+        if os.environ.get(TRACEBACK):
+            print_exc()
+        complain(f"{failure(error)} ({TRACEBACK}=1 in the environment shows where)")
         return ExitCode.FAILURE
     return result if isinstance(result, int) else ExitCode.OK
 

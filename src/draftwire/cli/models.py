@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from draftwire.cli.progress import working
+from draftwire.cli.prompts import Prompt
 from draftwire.engines.registry import load_target, require_engine
 from draftwire.errors import ConfigurationError, ModelError
 from draftwire.text.detokenizer import Detokenizer
+from draftwire.text.prompt import encode, encode_rendered, render_chat
 
 LEAST_CHARACTERS: Final = 1 << 16  # of a prompt, always tokenised
 CHARACTERS_A_TOKEN: Final = 16  # of the context; text has about four
@@ -59,24 +61,41 @@ class Target:
         self.self_test = loaded.self_test
         self.tokenizer: Any = loaded.tokenizer
 
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
+        """Return the ids of a prompt, or of a chat up to where the answer begins.
+
+        Raises ConfigurationError as ``encode`` does, and for a chat without a template.
+        """
+        if not prompt.messages:
+            return self.encode(prompt.text)
+        text = render_chat(self.tokenizer, prompt.messages)
+        self._require_length(text)
+        return _tokens(encode_rendered(self.tokenizer, text))
+
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a prompt, with what the tokenizer puts before every text.
+        """Return the ids of a prompt, with what the tokenizer puts before every text, once.
 
         Raises ConfigurationError for one without tokens, and, before a tokenizer spends hundreds of
         bytes of memory on each of its characters, for one that is far longer than the context.
         """
+        self._require_length(text)
+        return _tokens(encode(self.tokenizer, text))
+
+    def _require_length(self, text: str) -> None:
         most = max(LEAST_CHARACTERS, CHARACTERS_A_TOKEN * self.engine.max_context)
         if len(text) > most:
             raise ConfigurationError(
                 f"the prompt has {len(text)} characters, and more than {most} are not tokenised for"
                 f" the target's context of {self.engine.max_context} tokens: shorten it"
             )
-        ids = [int(token) for token in self.tokenizer(text)["input_ids"]]
-        if not ids:
-            raise ConfigurationError("the prompt has no tokens: give at least one character")
-        return ids
 
     @cached_property
     def decode(self) -> Detokenizer:
         """Ids to text, special tokens left out."""
         return Detokenizer(self.tokenizer)
+
+
+def _tokens(ids: list[int]) -> list[int]:
+    if not ids:
+        raise ConfigurationError("the prompt has no tokens: give at least one character")
+    return ids

@@ -15,7 +15,7 @@ from draftwire.engines.hf.processors import RowProcessors
 from draftwire.engines.hf.rope import open_sequence, require_within_border
 from draftwire.engines.hf.self_test import require_conforming
 from draftwire.engines.hf.sequence import logits_width, require_usable
-from draftwire.engines.hf.target import HfTargetContext
+from draftwire.engines.hf.target import HfTargetContext, end_tokens
 from draftwire.errors import ConfigurationError, PairMismatchError
 from draftwire.verifier.policy import policy_like
 from draftwire.verifier.sampling import Sampling
@@ -168,6 +168,8 @@ def rows_of(
                 row=index,
                 rows=count,
                 rows_each_prompt=config.num_return_sequences or 1,
+                ends=end_tokens(config),
+                own=True,
             ),
             greedy=not config.do_sample,
             padding=tuple(ids[:start]),

@@ -25,8 +25,15 @@ class Transfer:
         """Find the device, as torch names it."""
         try:
             self.device = torch.empty(0, device=device).device
-        except (RuntimeError, AssertionError) as error:
-            raise ConfigurationError(f"torch has no device {device}: {error}") from None
+        except Exception as error:  # RuntimeError, AssertionError, NotImplementedError, ...
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            why = (
+                "" if "device string" in reason else f" ({reason})"
+            )  # it lists all that torch knows
+            raise ConfigurationError(
+                f"torch has no device {device!r} here{why}: cpu always works, and cuda, cuda:1, xpu"
+                " or mps where the machine and torch's build have it"
+            ) from None
         self.bytes_to_host = 0
 
     def to_device(self, array: NDArray[Any]) -> Tensor:
