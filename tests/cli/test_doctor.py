@@ -6,8 +6,11 @@ import json
 import socket
 from contextlib import closing
 
-from draftwire.errors import ExitCode
-from draftwire.wire.registry import LayoutSet, WireVersion
+import pytest
+
+from draftwire.errors import ExitCode, PairMismatchError
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout, LayoutSet, WireVersion
 from tests.cli.conftest import Cli, Pair, Ran, Serving
 
 CHECKS = [
@@ -150,3 +153,23 @@ def test_m8_differences_are_shown_and_a_shared_vocabulary_is_drafted_on(
         "vocabulary",
         "reached",
     ]
+
+
+def test_m8_a_drafter_in_this_process_says_what_differs_or_drafts_on_what_is_shared(
+    pair: Pair,
+) -> None:
+    from draftwire.cli.drafters import local_drafter
+    from draftwire.cli.models import Target
+    from draftwire.verifier.generate import generate
+    from draftwire.verifier.sampling import Sampling
+
+    target = Target(pair.target, device="cpu", threads=1)
+    policy = ProposalPolicy(Layout.SPARSE, 3, 1.0, support=8)
+    with pytest.raises(PairMismatchError, match="first differences: 5 is 'w5' in the target") as no:
+        local_drafter(pair.stranger, target, policy)
+    assert no.value.field == "tokenizer_hash" and "--vocabulary shared" in str(no.value)
+    with local_drafter(pair.stranger, target, policy, shared=True) as drafter:
+        sampling = Sampling(seed=1, max_tokens=12)
+        with generate(target.engine, drafter, [3, 5, 7], sampling, policy) as running:
+            assert len(list(running)) > 1
+        assert running.report.drafted and not running.report.misses
