@@ -64,8 +64,17 @@ def test_an_answer_in_another_precision_is_rounded_once_and_is_the_same_when_ask
         assert torch.equal(scores, processors(ids, logits.clone()).to(torch.float32))
 
 
-@pytest.mark.parametrize("kind", [Counting, Following, Random])
-def test_processors_with_a_state_of_their_own_are_refused(
+class CountingAll(LogitsProcessor):
+    """Its answer depends on how often any of its kind was called."""
+
+    calls = iter(range(1000))
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores + next(self.calls)
+
+
+@pytest.mark.parametrize("kind", [CountingAll, Random])
+def test_processors_whose_state_cannot_be_copied_are_refused(
     kind: Callable[[], LogitsProcessor],
 ) -> None:
     options = {"logits_processor": LogitsProcessorList([kind()])}
@@ -73,6 +82,36 @@ def test_processors_with_a_state_of_their_own_are_refused(
     context = engine.open(PROMPT, Sampling())
     with pytest.raises(ConfigurationError, match="functions of the prefix alone"):
         engine.score(context, PROMPT, [])
+
+
+@pytest.mark.parametrize("kind", [Counting, Following])
+def test_m16_state_of_their_own_is_driven_along_the_text_once_and_copied_for_drafts(
+    kind: Callable[[], LogitsProcessor],
+) -> None:
+    """Case M16: as ``generate`` calls them, once a place, whatever was drafted in between."""
+    options = {"logits_processor": LogitsProcessorList([kind()])}
+    engine = HfTargetEngine(tiny_llama(V), tiny_tokenizer(V), identity=bytes(32), options=options)
+    context = engine.open(PROMPT, Sampling())
+    text, alone = [4, 5, 6, 7, 8], kind()
+    expected = [
+        alone(torch.tensor([[*PROMPT, *text[:at]]]), torch.zeros(1, V))[0]
+        for at in range(len(text) + 1)
+    ]
+    plain = HfTargetEngine(tiny_llama(V), tiny_tokenizer(V), identity=bytes(32))
+    for at, drafts in ((0, [4, 5, 3]), (2, [2, 2]), (3, []), (4, [8])):
+        committed = [*PROMPT, *text[:at]]
+        rows = engine.score(context, committed, drafts)
+        fresh = plain.open(PROMPT, Sampling())
+        for row, (scored, without) in enumerate(
+            zip(rows, plain.score(fresh, committed, drafts), strict=True)
+        ):
+            torch.testing.assert_close(scored - without, expected[at + row], rtol=0, atol=1e-4)
+        if kind is Counting:
+            again = engine.score(context, committed, drafts)  # asked again: nothing has moved
+            torch.testing.assert_close(again, rows, rtol=0, atol=1e-4)
+    if kind is Counting:
+        with pytest.raises(ConfigurationError, match="follows one text"):
+            engine.score(context, [*PROMPT, 9], [])
 
 
 def test_a_constraint_that_counts_its_calls_is_refused() -> None:

@@ -10,11 +10,12 @@ import torch
 from transformers.generation import GenerationMode
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
+from draftwire.engines.hf.cache import holds_tokens
 from draftwire.engines.hf.processors import RowProcessors
 from draftwire.engines.hf.rope import open_sequence, require_within_border
 from draftwire.engines.hf.self_test import require_conforming
 from draftwire.engines.hf.sequence import logits_width, require_usable
-from draftwire.engines.hf.target import HfTargetContext
+from draftwire.engines.hf.target import HfTargetContext, end_tokens
 from draftwire.errors import ConfigurationError, PairMismatchError
 from draftwire.verifier.policy import policy_like
 from draftwire.verifier.sampling import Sampling
@@ -112,7 +113,7 @@ def require_supported(
             f"cache_implementation={config.cache_implementation!r} cannot be rolled back: drop it"
         )
     cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
-    if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length()):
+    if cache is not None and (getattr(cache, "_is_user_defined", False) or holds_tokens(cache)):
         raise ConfigurationError("a speculative text keeps caches of its own: pass no cache")
     other = [
         name
@@ -167,6 +168,8 @@ def rows_of(
                 row=index,
                 rows=count,
                 rows_each_prompt=config.num_return_sequences or 1,
+                ends=end_tokens(config),
+                own=True,
             ),
             greedy=not config.do_sample,
             padding=tuple(ids[:start]),

@@ -10,15 +10,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from operator import index
 from typing import Any, Self, SupportsIndex, TypeAlias
 
 import torch
-from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftwire.engines.hf.call import Row, policy_for, require_supported, rows_of
+from draftwire.engines.hf.frames import DecodingFunction, streamer_of_generate
 from draftwire.engines.hf.target import HfTargetEngine
 from draftwire.errors import ConfigurationError
 from draftwire.transport.tcp import Address
@@ -57,6 +57,7 @@ class RemoteDrafter(remote.RemoteDrafter):
         return cls(address, HfTargetEngine(model, tokenizer, identity=identity), **options)
 
 
+@DecodingFunction
 def remote_speculative(
     model: Any,
     input_ids: torch.Tensor,
@@ -69,6 +70,7 @@ def remote_speculative(
     seed: Seeds = None,
     reports: list[Report] | None = None,
     streamer: Any = None,
+    tokenizer: Any = None,
     **model_kwargs: Any,
 ) -> Any:
     """Decode for ``model.generate(custom_generate=remote_speculative, drafter=...)``.
@@ -84,26 +86,29 @@ def remote_speculative(
     :class:`Report` a row. Raises ConfigurationError for what cannot be honoured: beams, attention
     or score outputs, a cache of the caller's, right padding, processors that keep state.
     """
-    streamer = _streamer_of_generate() if streamer is None else streamer
-    require_supported(
-        model, input_ids, generation_config, stopping_criteria, model_kwargs, streamer
-    )
-    rows = rows_of(
-        model,
-        input_ids,
-        logits_processor,
-        stopping_criteria,
-        generation_config,
-        model_kwargs,
-        getattr(drafter, "vocab_size", None),
-    )
-    policy = policy_for(generation_config, rows[0].target.vocab_size) if policy is None else policy
-    texts = [
-        _decode(row, key, drafter, policy, streamer, reports)
-        for row, key in zip(rows, _keys(seed, len(rows)), strict=True)
-    ]
-    if streamer is not None:
-        streamer.end()
+    streamer = streamer_of_generate(model) if streamer is None else streamer
+    try:
+        require_supported(
+            model, input_ids, generation_config, stopping_criteria, model_kwargs, streamer
+        )
+        rows = rows_of(
+            model,
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            generation_config,
+            model_kwargs,
+            getattr(drafter, "vocab_size", None),
+        )
+        if policy is None:
+            policy = policy_for(generation_config, rows[0].target.vocab_size)
+        texts = [
+            _decode(row, key, drafter, policy, streamer, reports)
+            for row, key in zip(rows, _keys(seed, len(rows)), strict=True)
+        ]
+    finally:
+        if streamer is not None:  # whatever was raised: its reader waits for the end
+            streamer.end()
     sequences = _joined(input_ids, texts, generation_config._pad_token_tensor)
     if generation_config.return_dict_in_generate:
         return GenerateDecoderOnlyOutput(sequences=sequences)
@@ -161,14 +166,3 @@ def _joined(input_ids: torch.Tensor, texts: Sequence[Sequence[int]], pad: Any) -
     ]
     made = torch.tensor(filled, dtype=input_ids.dtype, device=input_ids.device)
     return torch.cat([input_ids, made], dim=-1)
-
-
-def _streamer_of_generate() -> Any:
-    # model.generate hands its streamer to its own decoding methods but to no custom one, after it
-    # has put the prompt into it. Without this a reader of the stream would wait for ever.
-    frame = inspect.currentframe()
-    code = inspect.unwrap(GenerationMixin.generate).__code__
-    caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
-    if caller is None or caller.f_code is not code:
-        return None
-    return caller.f_locals.get("streamer")

@@ -102,7 +102,7 @@ class HfTargetEngine:
         self.self_test = require_conforming(model, self.vocab_size, self.identity)
         self.tokenizer_hash = tokenizer_hash(tokenizer)
         self.id_map_hash = IdMap.native(self.vocab_size).hash()
-        self.end_tokens = end_tokens(model.generation_config)
+        self.end_tokens = end_tokens(self._configuration())
 
     @classmethod
     def from_folder(
@@ -119,6 +119,12 @@ class HfTargetEngine:
         identity = checkpoint_identity(loaded.folder)
         return cls(loaded.model, loaded.tokenizer, identity=identity, options=options)
 
+    def _configuration(self) -> Any:
+        """Return the generation configuration of every request, as the options make it."""
+        if not self._options.keys() & {"eos_token_id", "generation_config"}:
+            return self._model.generation_config
+        return prepare(self._model, [0], {"max_new_tokens": 1} | self._options).config
+
     def open(self, prompt: Sequence[int], sampling: Sampling) -> HfTargetContext:
         """Begin a request with the processors that ``model.generate`` would use for it.
 
@@ -127,7 +133,7 @@ class HfTargetEngine:
         ConfigurationError when transformers refuses the parameters.
         """
         prepared = prepare(self._model, prompt, {**self._options, **sampling_arguments(sampling)})
-        processors = RowProcessors(prepared.processors)
+        processors = RowProcessors(prepared.processors, ends=self.end_tokens)
         return HfTargetContext(open_sequence(self._model), processors, sampling.greedy)
 
     def settings(self, context: HfTargetContext) -> bytes:
