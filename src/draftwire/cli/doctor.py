@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -39,6 +40,12 @@ small limits, 4 another program, version or key, 5 no drafter there.
 )
 @click.argument("drafter", type=AddressType(), metavar="HOST:PORT")
 @model_folder("--target", help="Transformers causal LM folder.  [default: the embedded target]")
+@click.option(
+    "--drafter-tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The drafter's tokenizer files, to show what the two vocabularies share.",
+)
 @click.option("--prompt", type=Text(), default=PROMPT, help="What acceptance is measured on.")
 @chat_options
 @click.option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -37,6 +38,7 @@ MOST_MIB: Final = 2.0**40
 Examples:
   draftwire serve
   draftwire serve --model ./small-model --port 7711 --max-sessions 8
+  draftwire serve --model ./small-model --vocabulary shared --target-tokenizer ./big-tokenizer
   draftwire serve --metrics-port 9711 --log-format json
   draftwire serve --host 0.0.0.0 --psk-file draftwire.key     (draftwire keygen draftwire.key)
   ssh -N -L 7711:127.0.0.1:7711 drafter-box     (on the target's machine, to reach it from there)
@@ -109,6 +111,24 @@ Examples:
     show_default=True,
     help="v1 is greedy and sends ids only; both sides must name it.",
 )
+@click.option(
+    "--vocabulary",
+    type=click.Choice(["exact", "shared"]),
+    default="exact",
+    show_default=True,
+    help="exact: one tokenizer on both sides; shared: drafts on the ids of equal text.",
+)
+@click.option(
+    "--target-tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The target's tokenizer files, for --vocabulary shared; weights are not needed.",
+)
+@click.option(
+    "--vocab-size",
+    type=click.IntRange(1, MAX_VOCABULARY),
+    help="V of the target, where its model has more or fewer logits than this one.",
+)
 @identity_option("--target-identity", "a target")
 @click.option(
     "--device", default="cpu", show_default=True, help="Where torch puts the model: cpu, cuda, ..."
@@ -168,6 +188,18 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
                 )
         values["layouts"] = LayoutSet.IDS_ONLY
     values["limits"] = take_limits(values)
+    shared = values.pop("vocabulary") == "shared"
+    if shared and values["target_tokenizer"] is None:
+        raise click.UsageError(
+            "--vocabulary shared needs the target's tokenizer: add --target-tokenizer FOLDER"
+        )
+    if not shared and values["target_tokenizer"] is not None:
+        raise click.UsageError("--target-tokenizer is of --vocabulary shared: add that, or drop it")
+    if values["ranks"] is not None and (shared or values["vocab_size"]):
+        raise click.UsageError(
+            "over ranks a drafter serves its own vocabulary: drop --vocabulary"
+            " shared and --vocab-size, or --ranks"
+        )
     from draftwire.cli.server import ServeOptions, serve_until_told
 
     serve_until_told(ServeOptions(**values))
