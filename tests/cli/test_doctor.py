@@ -32,7 +32,9 @@ CHECKS = [
 
 def doctor(cli: Cli, pair: Pair, address: str, *more: str) -> Ran:
     models = ("--target", str(pair.target), "--prompt", "w3 w7 w9", "--threads", "1")
-    return cli("doctor", address, *models, "--max-tokens", "16", "--depth", "3", *more)
+    # A deadline that a busy machine keeps: a proposal that is lost while it is timed ends it all.
+    asked = ("--max-tokens", "16", "--depth", "3", "--deadline-ms", "60000")
+    return cli("doctor", address, *models, *asked, *more)
 
 
 def test_a_usable_drafter_is_examined_in_words_and_as_json(
@@ -52,6 +54,16 @@ def test_a_usable_drafter_is_examined_in_words_and_as_json(
     best = max(each["tokens_per_second"] for each in found["estimates"])
     assert found["pays"] is (best > found["target_only_tokens_per_second"])
     assert told.code == (ExitCode.OK if found["pays"] else ExitCode.FAILURE)
+
+
+def test_programs_on_one_machine_are_told_to_share_its_cpus(
+    cli: Cli, pair: Pair, serving: Serving
+) -> None:
+    with serving() as address:
+        shares = doctor(cli, pair, address, "--json")
+        greedy = doctor(cli, pair, address, "--json", "--threads", "0")
+    for ran, told in ((shares, False), (greedy, True)):
+        assert any("--threads 1" in text for text in json.loads(ran.out)["advice"]) is told
 
 
 def test_nobody_there(cli: Cli, pair: Pair) -> None:
