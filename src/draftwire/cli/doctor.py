@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from draftwire.bounds import MOST_SECONDS
 from draftwire.cli.options import (
     MAX_THREADS,
     AddressType,
@@ -65,7 +66,7 @@ small limits, 4 another program, version or key, 5 no drafter there.
 @layout_option("What acceptance is measured with.")
 @click.option(
     "--deadline-ms",
-    type=Number(0, above=True),
+    type=Number(0, MOST_SECONDS * 1e3, above=True),
     default=5000.0,
     show_default=True,
     help="How long to wait for an answer.",

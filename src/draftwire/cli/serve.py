@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from draftwire.bounds import MOST_SECONDS
 from draftwire.cli.limits import limit_options, take_limits
 from draftwire.cli.options import (
     COUNT,
@@ -28,10 +29,8 @@ from draftwire.cli.telemetry import take_telemetry, telemetry_options
 from draftwire.transport.tcp import is_loopback
 from draftwire.wire.registry import MAX_VOCABULARY, LayoutSet, WireVersion
 
-if TYPE_CHECKING:
-    pass
-
 MAX_BATCH: Final = 4096
+MOST_MIB: Final = 2.0**40
 
 
 @click.command(
@@ -84,8 +83,7 @@ Examples:
 )
 @click.option(
     "--max-reply-mib",
-    type=Number(0),
-    default=0.0,
+    type=Number(0, MOST_MIB, above=True),
     show_default="half of the memory",
     help="What answers may hold in all, kept or not sent yet; more is declined.",
 )
@@ -154,7 +152,7 @@ Examples:
 @telemetry_options("info")
 @click.option(
     "--drain-seconds",
-    type=Number(0),
+    type=Number(0, MOST_SECONDS),
     default=30.0,
     show_default=True,
     help="How long open sessions may go on after SIGTERM.",

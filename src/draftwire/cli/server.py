@@ -40,7 +40,7 @@ class ServeOptions:
     max_connections: int
     max_sessions: int
     max_batch: int
-    max_reply_mib: float
+    max_reply_mib: float | None
     max_depth: int
     max_support: int
     layouts: LayoutSet
@@ -167,7 +167,7 @@ def _config(options: ServeOptions) -> DrafterConfig:
         max_sessions=options.max_sessions,
         max_slots=options.max_sessions,
         max_batch=options.max_batch,
-        max_reply_memory=int(options.max_reply_mib * (1 << 20)),
+        max_reply_memory=_reply_memory(options.max_reply_mib),
         max_depth=options.max_depth,
         max_support=options.max_support,
         peer=options.limits,
@@ -175,6 +175,11 @@ def _config(options: ServeOptions) -> DrafterConfig:
         kernels=options.kernels,
         target_identity=options.target_identity,
     )
+
+
+def _reply_memory(mib: float | None) -> int:
+    """Return the bytes; 0 = half of the memory."""
+    return 0 if mib is None else max(1, int(mib * (1 << 20)))
 
 
 def _vocabulary(options: ServeOptions) -> ServedVocabulary | None:
