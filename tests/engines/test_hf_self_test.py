@@ -112,6 +112,9 @@ GOOD = {
         MixtralConfig(num_local_experts=4, num_experts_per_tok=2, **SHAPE)
     ),
     "bert as a decoder": lambda: BertLMHeadModel(BertConfig(**BERT, is_decoder=True)),
+    "M28 RoBERTa, told its positions as generate does": lambda: RobertaForCausalLM(
+        RobertaConfig(**BERT, is_decoder=True)
+    ),
     "phi3 far from the border": phi3,
     "phi3 across the border": lambda: phi3(14),
     "dynamic rope within its positions": lambda: llama(
@@ -165,10 +168,6 @@ REFUSED = {
     "M28 BERT that sees both ways": (
         lambda: BertLMHeadModel(BertConfig(**BERT)),
         "later tokens of the same pass.*is_decoder=True",
-    ),
-    "M28 RoBERTa's positions": (
-        lambda: RobertaForCausalLM(RobertaConfig(**BERT, is_decoder=True)),
-        "not those of model.generate: generate passes position_ids from 0",
     ),
     "M27 a model that has no cache": (
         lambda: OpenAIGPTLMHeadModel(

@@ -10,6 +10,7 @@ import torch
 from transformers.generation import GenerationMode
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
+from draftwire.engines.hf.cache import holds_tokens
 from draftwire.engines.hf.processors import RowProcessors
 from draftwire.engines.hf.rope import open_sequence, require_within_border
 from draftwire.engines.hf.self_test import require_conforming
@@ -112,7 +113,7 @@ def require_supported(
             f"cache_implementation={config.cache_implementation!r} cannot be rolled back: drop it"
         )
     cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
-    if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length()):
+    if cache is not None and (getattr(cache, "_is_user_defined", False) or holds_tokens(cache)):
         raise ConfigurationError("a speculative text keeps caches of its own: pass no cache")
     other = [
         name

@@ -1,15 +1,22 @@
-"""One sequence inside a model: its tokens and the keys and values computed for them."""
+"""One sequence inside a model: its tokens and what the model has computed for them."""
 
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
-from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from draftwire.engines.hf.cache import SequenceCache, cache_keyword, cache_layers
 from draftwire.errors import ConfigurationError, ModelError
+
+_TRIED: Final = (3, 5, 2, 7, 4, 6, 9, 8)
+# Largest distance of logits by their size: between rounding in other orders and another function.
+_ALIKE: Final = {torch.float16: 0.05, torch.bfloat16: 0.2}
+_ALIKE_OTHERWISE: Final = 1e-3
+LONGEST_AGAIN: Final = 8  # tokens that are read again in the pass of the next ones
 
 
 def logits_width(model: Any) -> int:
@@ -30,9 +37,10 @@ def context_limit(model: Any) -> int:
 
 
 def require_usable(model: Any) -> None:
-    """Refuse a model whose state cannot be rolled back, or whose output is random.
+    """Refuse a model that is no decoder alone, has no cache, or whose output is random.
 
-    Raises ModelError for encoder-decoders, models that keep a recurrent state, and training mode.
+    Raises ModelError for encoder-decoders, training mode, and configurations that transformers
+    makes no cache for. What the model does with its cache is tried out: ``self_test``.
     """
     name = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
@@ -43,48 +51,79 @@ def require_usable(model: Any) -> None:
         raise ModelError(
             f"{name} is in training mode, its dropout is random: call model.eval() first"
         )
-    stateful = bool(getattr(model, "_is_stateful", False))
-    plain = (DynamicLayer, DynamicSlidingWindowLayer)
-    layers = DynamicCache(config=model.config).layers
-    if stateful or any(type(layer) not in plain for layer in layers):
+    try:
+        cache_layers(model)
+    except Exception as error:  # whatever a configuration that is not ours does
         raise ModelError(
-            f"{name} keeps a recurrent or compressed state that cannot be rolled back to a shorter "
-            "prefix; use a model whose layers are all (sliding-window) attention"
-        )
+            f"transformers makes no cache for {name} ({type(error).__name__}: {error}), so it"
+            " cannot be rolled back to a shorter prefix"
+        ) from error
+
+
+_continuing: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+
+def continues(model: Any) -> bool:
+    """Whether a pass over several tokens goes on from the states of those before; tried once.
+
+    Some models (Mamba's first generation) do so in a pass over one token alone, and read several
+    as a text of their own: to them tokens are fed one by one.
+    """
+    found = _continuing.get(model)
+    if found is None:
+        ids = [each % logits_width(model) for each in _TRIED]
+        _continuing[model] = True  # for the passes of this trial
+        try:
+            one, several = CachedSequence(model), CachedSequence(model)
+            begin = len(ids) // 2
+            for sequence in (one, several):
+                sequence.forward(ids[:begin])
+            rows = [torch.cat([one.forward([each]) for each in ids[begin:]])]
+            rows.append(several.forward(ids[begin:], len(ids) - begin))
+        except BaseException:
+            del _continuing[model]
+            raise
+        apart = float((rows[0] - rows[1]).abs().nan_to_num(0).max())
+        size = float(rows[0].nan_to_num(0, 0, 0).abs().max())
+        found = apart <= _ALIKE.get(model.dtype, _ALIKE_OTHERWISE) * size
+        _continuing[model] = found
+    return found
 
 
 class CachedSequence:
-    """The keys and values of one sequence, extended token by token and rolled back exactly.
+    """What a model has computed for one sequence, extended and rolled back exactly.
 
-    Every layer keeps all its keys, those of a sliding window too (its mask still hides what is out
-    of the window), so that any shorter prefix can be returned to without computing it again. The
-    state of a prefix is what the model computed for it in whatever chunks it came; chunks differ in
-    the last bits of the model's own arithmetic.
+    Keys and values are kept for every position, those of a sliding window too (its mask still hides
+    what is out of the window). A state that holds no positions is put back to a copy of a shorter
+    prefix, and the tokens from there on are read again with the next ones. The state of a prefix
+    is what the model computed for it in whatever chunks it came; chunks differ in the last bits of
+    the model's own arithmetic.
     """
 
     def __init__(self, model: Any) -> None:
         """Begin with no tokens."""
         self._model = model
         parameters = inspect.signature(model.forward).parameters
-        # transformers 5 renamed the keyword on the way.
-        self._cache_keyword = "cache" if "cache" in parameters else "past_key_values"
+        self._cache_keyword = cache_keyword(model) or "past_key_values"
         self._keeps_logits = "logits_to_keep" in parameters
-        self._cache = DynamicCache()
+        # As generate does: some models count from elsewhere, or always from zero, when not told.
+        self._takes_positions = "position_ids" in parameters
+        self._cache = SequenceCache(model)
         self._tokens: list[int] = []
 
     @property
     def length(self) -> int:
-        """Tokens whose keys and values are held."""
+        """Tokens that the sequence holds."""
         return len(self._tokens)
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens whose keys and values are held."""
+        """The tokens that the sequence holds."""
         return tuple(self._tokens)
 
     def layer_lengths(self) -> list[int]:
-        """Return the number of positions that each layer holds; all equal :attr:`length`."""
-        return [layer.get_seq_length() for layer in self._cache.layers]
+        """Return the tokens that each layer holds; all equal :attr:`length` after ``forward``."""
+        return self._cache.lengths()
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens. Raises ConfigurationError when it holds fewer."""
@@ -93,7 +132,8 @@ class CachedSequence:
                 f"cannot return to {length} tokens: the sequence holds {len(self._tokens)}"
             )
         del self._tokens[length:]
-        self._crop()
+        if length < self._cache.held:
+            self._cache.rewind(length)
 
     def truncate_to_prefix_of(self, ids: Sequence[int]) -> None:
         """Keep the longest prefix shared with ``ids``, but never all of ``ids``.
@@ -114,18 +154,39 @@ class CachedSequence:
         Returns binary32 (keep, width) on the model's device, owned by the caller. When the
         model raises, the sequence is as it was before.
         """
-        ids = torch.tensor([list(tokens)], dtype=torch.long, device=self._model.device)
-        extra: dict[str, Any] = {self._cache_keyword: self._cache, "use_cache": True}
-        if self._keeps_logits:
-            extra["logits_to_keep"] = keep
+        feed = [*self._tokens[self._cache.held :], *tokens]
         try:
-            with torch.inference_mode():
-                output = self._model(input_ids=ids, return_dict=True, **extra)
-                logits: torch.Tensor = output.logits[0, -keep:].to(dtype=torch.float32, copy=True)
+            if self._cache.keeps_state:
+                # Whose logits are asked for may be rolled back: a long feed before them gets a pass
+                # of its own, with a copy behind it.
+                settled = len(feed) - keep
+                if settled > LONGEST_AGAIN:
+                    self._pass(feed[:settled], 1)
+                    del feed[:settled]
+                self._cache.save()
+            logits = self._pass(feed, keep)
         except BaseException:
-            self._crop()  # some layers may have taken the tokens and others not
+            self._cache.rewind(min(self._cache.held, len(self._tokens)), failed=True)
             raise
         self._tokens.extend(tokens)
+        return logits
+
+    def _pass(self, feed: Sequence[int], keep: int) -> torch.Tensor:
+        again = self._cache.keeps_state and self._cache.held and len(feed) > 1
+        if again and not continues(self._model):
+            rows = [self._pass([token], 1) for token in feed]
+            return torch.cat(rows[-keep:])
+        ids = torch.tensor([list(feed)], dtype=torch.long, device=self._model.device)
+        extra: dict[str, Any] = {self._cache_keyword: self._cache.cache, "use_cache": True}
+        if self._keeps_logits:
+            extra["logits_to_keep"] = keep
+        if self._takes_positions:
+            begin = self._cache.held
+            extra["position_ids"] = torch.arange(begin, begin + len(feed), device=ids.device)[None]
+        with torch.inference_mode():
+            output = self._model(input_ids=ids, return_dict=True, **extra)
+            logits: torch.Tensor = output.logits[0, -keep:].to(dtype=torch.float32, copy=True)
+        self._cache.held += len(feed)
         return logits
 
     def grow(
@@ -135,20 +196,12 @@ class CachedSequence:
 
         For a pass over several sequences, which ends with ``settle``.
         """
-        grown: tuple[torch.Tensor, torch.Tensor] = self._cache.update(keys, values, layer)
+        grown: tuple[torch.Tensor, torch.Tensor] = self._cache.cache.update(keys, values, layer)
         return grown
 
     def settle(self, tokens: Sequence[int] = ()) -> None:
         """End a pass: its new tokens are held, or, without any, it is as before the pass."""
         self._tokens.extend(tokens)
+        self._cache.held += len(tokens)
         if not tokens:
-            self._crop()
-
-    def _crop(self) -> None:
-        if not self._tokens:
-            self._cache = DynamicCache()
-            return
-        for layer in self._cache.layers:
-            excess = layer.get_seq_length() - len(self._tokens)
-            if excess > 0:
-                layer.crop(-excess)
+            self._cache.rewind(self._cache.held, failed=True)

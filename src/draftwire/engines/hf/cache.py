@@ -1,0 +1,175 @@
+"""What a model keeps of one sequence, and how each of its layers returns to a shorter prefix.
+
+The layers are asked, not listed. Keys and values are cropped. What holds no positions (a recurrent
+or convolution state, compressed attention) is copied at a few prefixes, and a rollback takes the
+last copy that is not too long.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from transformers.cache_utils import (
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionCacheLayerMixin,
+)
+
+_KEYWORDS: Final = ("cache", "past_key_values")  # transformers 5 renamed it on the way
+_POSITIONS: Final = frozenset({"keys", "values"})  # beside a state in the same layer
+_APART: Final = 8  # tokens between two copies
+_FARTHEST: Final = 64  # ... once rollbacks have gone behind the oldest
+_COPIES: Final = 3
+
+
+def cache_keyword(model: Any) -> str | None:
+    """Return the argument under which a model takes a cache, or None where it takes none."""
+    parameters = inspect.signature(model.forward).parameters
+    return next((name for name in _KEYWORDS if name in parameters), None)
+
+
+def cache_layers(model: Any) -> list[Any]:
+    """Return a new layer of a cache for each layer of a model, attention with every position.
+
+    A plain sliding window keeps all its keys too (its mask still hides what is out of the window):
+    so any shorter prefix can be returned to without computing it again.
+    """
+    return [_unbounded(layer) for layer in DynamicCache(config=model.config).layers]
+
+
+def _unbounded(layer: Any) -> Any:
+    if type(layer) is DynamicSlidingWindowLayer:
+        return DynamicLayer()
+    if type(layer) is LinearAttentionAndSlidingWindowAttentionLayer:
+        return LinearAttentionAndFullAttentionLayer(layer.number_of_states)
+    return layer
+
+
+def crops(layer: Any) -> bool:
+    """Whether a new layer can return to any shorter prefix by forgetting positions.
+
+    One that has to record its past for that, before it is asked to, holds a state or a window.
+    """
+    return bool(layer.is_croppable) and not hasattr(layer, "activate_past_recording")
+
+
+def holds_tokens(cache: Any) -> bool:
+    """Whether a cache, ours or not, has read something."""
+    layers = getattr(cache, "layers", None)
+    if layers is None:
+        return bool(cache.get_seq_length())
+    counting = [layer for layer in layers if hasattr(layer, "get_seq_length")]
+    states = [layer for layer in layers if hasattr(layer, "has_previous_state")]
+    return any(layer.get_seq_length() for layer in counting) or any(
+        any(layer.has_previous_state.values()) for layer in states
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The states of the layers that do not crop, after ``length`` tokens."""
+
+    length: int
+    states: list[dict[str, Any]]
+
+
+class SequenceCache:
+    """The cache of one sequence in a model, with copies of what does not crop.
+
+    Memory: at most ``_COPIES`` times the states of a sequence; keys and values are not copied.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """Begin with no tokens."""
+        self._model = model
+        self._apart = _APART
+        self._copies: list[_Copy] = []
+        self.clear()
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether some layer holds what cannot be cropped."""
+        return bool(self._states)
+
+    def lengths(self) -> list[int]:
+        """Return the tokens that each layer holds; a state that was written holds all."""
+        return [
+            layer.get_seq_length()
+            if _counts(layer)
+            else self.held * any(layer.has_previous_state.values())
+            for layer in self.cache.layers
+            if _counts(layer) or isinstance(layer, LinearAttentionCacheLayerMixin)
+        ]
+
+    def clear(self) -> None:
+        """Hold no tokens."""
+        layers = cache_layers(self._model)
+        self.held = 0
+        self.cache = DynamicCache()
+        self._copies.clear()
+        self._states = [layer for layer in layers if not crops(layer)]
+        # Layers of attention alone are made when they are first used: some models have another
+        # number of them than their configuration says.
+        self._plain = all(type(layer) is DynamicLayer for layer in layers)
+        if not self._plain:
+            self.cache.layers, self.cache.layer_class_to_replicate = layers, None
+
+    def save(self) -> None:
+        """Copy the states of the tokens held, unless a copy is near."""
+        if not self._states or not self.held:
+            return
+        if self._copies and self.held - self._copies[-1].length < self._apart:
+            return
+        with torch.inference_mode():
+            states = [copy.deepcopy(_state(layer)) for layer in self._states]
+        self._copies = [*self._copies[1 - _COPIES :], _Copy(self.held, states)]
+
+    def rewind(self, length: int, *, failed: bool = False) -> None:
+        """Hold the first ``length`` tokens, or fewer where their states were not kept.
+
+        failed: a pass ended half way; what it has left is gone.
+        """
+        if not failed and length == self.held:
+            return
+        if self._states:
+            self._copies = [each for each in self._copies if each.length <= length]
+            if not self._copies:
+                self._apart = min(2 * self._apart, _FARTHEST)
+            length = self._copies[-1].length if self._copies else 0
+        if not length or (failed and not self._states and not self._plain):
+            self.clear()
+            return
+        if self._states:
+            with torch.inference_mode():
+                states = copy.deepcopy(self._copies[-1].states)
+            for layer, state in zip(self._states, states, strict=True):
+                vars(layer).update(state)
+        for layer in self.cache.layers:
+            excess = layer.get_seq_length() - length if _counts(layer) else 0
+            if excess > 0:
+                _crop(layer, excess)
+        self.held = length
+
+
+def _counts(layer: Any) -> bool:
+    return isinstance(layer, DynamicLayer)
+
+
+def _state(layer: Any) -> dict[str, Any]:
+    """Return what a layer holds beside positions that can be cropped."""
+    kept = _POSITIONS if isinstance(layer, LinearAttentionAndFullAttentionLayer) else ()
+    return {name: value for name, value in vars(layer).items() if name not in kept}
+
+
+def _crop(layer: Any, excess: int) -> None:
+    if isinstance(layer, LinearAttentionAndFullAttentionLayer):
+        DynamicLayer.crop(layer, -excess)  # its states have been put back
+    else:
+        layer.crop(-excess)
