@@ -59,7 +59,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "min-p": {"temperature": 1.2, "min_p": 0.12},
     "bias": {"logit_bias": {2: 2.5, 6: -3.0}},
     "bias and much else": {
-        "logit_bias": {"1": -100.0, "4": 1.5, "7": 2.0},
+        "logit_bias": {1: -100.0, 4: 1.5, 7: 2.0},
         "repetition_penalty": 1.4,
         "temperature": 1.1,
         "min_p": 0.05,
