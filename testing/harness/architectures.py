@@ -214,7 +214,23 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
         "shape_embed_dim": 16,
     },
     "cohere_compass_text": {"layer_types": ["sliding_attention", "full_attention"]},
-    "dory": {"head_dim": 16},
+    "dory": {"head_dim": 16, "num_hidden_layers": 3, "n_input_layers": 1, "n_output_layers": 1},
+    "qwen4_exp_text": {**_DELTA, "layer_types": ["linear_attention", "indexed_attention"]},
+    "reformer": {"is_decoder": True, "axial_pos_embds": False, "attention_head_size": 16},
+    "dots3_note_text": {"num_key_value_heads": 2},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 1, "rope_theta": 1e4, "clip_qkv": 8.0},
+        "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "zamba": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "attention_head_dim": 16,
+        "mamba_d_state": 4,
+    },
+    "inkling_text": {},
+    "inkling2_text": {},
+    "inkling2_loop_text": {},
     "jamba": {
         "attn_layer_period": 2,
         "attn_layer_offset": 1,
@@ -239,6 +255,31 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
         "xlm-roberta",
         "xlm-roberta-xl",
     )
+}
+
+
+# Why a class is not tried: what only a model with another part has, or needs what is not installed.
+NOT_TINY: Final[dict[str, str]] = dict.fromkeys(
+    (
+        "emu3",
+        "fuyu",
+        "gemma3",
+        "gemma3n",
+        "gemma4",
+        "gemma4_unified",
+        "git",
+        "got_ocr2",
+        "mllama",
+        "moss_transcribe_diarize",
+        "phi4_multimodal",
+    ),
+    "its configuration has towers that are not text",
+) | {
+    "blt": "reads patches of bytes, by a model of its own",
+    "gemma4_assistant": "drafts from the target's own keys and values",
+    "gemma4_unified_assistant": "drafts from the target's own keys and values",
+    "musicgen": "a part of a music model",
+    "musicgen_melody": "a part of a music model",
 }
 
 
