@@ -43,6 +43,8 @@ class HeldEngine(ToyDrafter):
     once: bool = False
 
     def forward(self, batch: Sequence[tuple[ToyContext, Sequence[int]]]) -> NDArray[np.float32]:
+        if [list(tokens) for _, tokens in batch] == [[0]]:  # the server's warm-up
+            return super().forward(batch)
         self.entered.set()
         assert self.go_on.wait(30)
         if self.once:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -260,7 +261,7 @@ def in_child(work: Callable[[], tuple[tuple[int, ...], Report]]) -> tuple[tuple[
             said = repr((tokens, report.drafted_rounds)).encode()
         finally:
             os.write(writing, said)
-            os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)  # without what pytest does at an exit
     os.close(writing)
     with os.fdopen(reading, "rb") as stream:
         said = stream.read()

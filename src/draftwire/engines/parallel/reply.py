@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from draftwire.drafter.connection import Connection
 from draftwire.drafter.engine import DraftEngine
@@ -60,6 +60,10 @@ def _leads() -> ConfigurationError:
     return ConfigurationError("the leader alone drives a model over ranks")
 
 
+def _leader_alone(engine: Any, jobs: Any, source: Any = None) -> Any:
+    raise ConfigurationError("the leader alone draws; this rank answers with its shard")
+
+
 class FollowerProgram(DrafterProgram[RankedContext]):
     """The program of such a rank: a task waits until its shard is in the mailbox."""
 
@@ -72,7 +76,7 @@ class FollowerProgram(DrafterProgram[RankedContext]):
         key: bytes = b"",
     ) -> None:
         """Begin without connections. config, key: as for DrafterProgram, and as the leader's."""
-        super().__init__(engine, config, key=key)
+        super().__init__(engine, config, proposer=_leader_alone, key=key)
         self.mailbox = mailbox
 
     @property
