@@ -53,8 +53,8 @@ def require_usable(model: Any) -> None:
         )
     if any(hasattr(module, "_setup_cache") for module in model.modules()):
         raise ModelError(
-            f"{name} keeps its state in its own modules, where all sequences share it, and cannot be"
-            " rolled back to a shorter prefix"
+            f"{name} keeps its state in its own modules, where all sequences share it, and cannot"
+            " be rolled back to a shorter prefix"
         )
     try:
         cache_layers(model)
