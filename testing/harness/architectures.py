@@ -243,7 +243,7 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
         "mamba_dt_rank": 4,
     },
 } | {
-    name: {"is_decoder": True}  # as one has them that generate
+    name: dict[str, Any](is_decoder=True)  # as one has them that generate
     for name in (
         "bert",
         "bert-generation",

@@ -63,12 +63,14 @@ def serving(pair: Pair) -> Serving:
     """Serve a tiny drafter in a thread, with the limits that a test needs; yields its address."""
 
     @contextmanager
-    def serve(folder: Path | None = None, security: Any = None, **limits: Any) -> Iterator[str]:
+    def serve(
+        folder: Path | None = None, security: Any = None, engine: Any = None, **limits: Any
+    ) -> Iterator[str]:
         from draftwire.drafter.program import DrafterConfig, DrafterProgram
         from draftwire.engines.hf import HfDraftEngine
         from testing.harness.servers import serving
 
-        engine = HfDraftEngine.from_folder(folder or pair.drafter)
+        engine = engine or HfDraftEngine.from_folder(folder or pair.drafter)
         program = DrafterProgram(engine, DrafterConfig(**limits))
         with serving(program, security) as server:
             yield str(server.address)

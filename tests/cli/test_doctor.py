@@ -124,3 +124,29 @@ def test_a_drafter_for_one_target_turns_others_away(cli: Cli, pair: Pair, servin
         ran = doctor(cli, pair, address)
     assert ran.code == ExitCode.CONFIGURATION
     assert "--target-identity" in ran.err
+
+
+def test_m8_differences_are_shown_and_a_shared_vocabulary_is_drafted_on(
+    cli: Cli, pair: Pair, serving: Serving
+) -> None:
+    from draftwire.engines.hf import load_drafter, read_tokenizer
+    from draftwire.engines.registry import ServedVocabulary
+
+    shows = ("--drafter-tokenizer", str(pair.stranger), "--json")
+    with serving(pair.stranger) as address:
+        ran = doctor(cli, pair, address, *shows)
+    assert ran.code == ExitCode.CONFIGURATION
+    assert "--vocabulary shared --target-tokenizer FOLDER" in ran.err
+    (vocabulary,) = json.loads(ran.out)["checks"]
+    assert "47 ids mean the same on both sides, 1 do not" in vocabulary["found"]
+    assert "5 is 'w5' in the target, 'other' in the drafter" in vocabulary["found"]
+
+    target = ServedVocabulary(*read_tokenizer(pair.target, role="target"))
+    engine = load_drafter(pair.stranger, device="cpu", serve_as=target)
+    with serving(engine=engine) as address:
+        ran = doctor(cli, pair, address, *shows)
+    assert ran.code in (ExitCode.OK, ExitCode.FAILURE), ran.err
+    assert [each["check"] for each in json.loads(ran.out)["checks"]][:2] == [
+        "vocabulary",
+        "reached",
+    ]

@@ -46,6 +46,10 @@ REFUSED = [
     (("--max-positions", "7"), "never lets a proposal"),
     (("--temperature", "1"), "--temperature"),
     (("--target-identity", "ab"), "64 hexadecimal digits"),
+    (("--vocabulary", "any"), "'exact', 'shared'"),
+    (("--vocabulary", "shared"), "add --target-tokenizer FOLDER"),
+    (("--target-tokenizer", "."), "is of --vocabulary shared"),
+    (("--vocab-size", "0"), "--vocab-size"),
 ]
 
 

@@ -49,19 +49,26 @@ def trio(
     *,
     threads: int,
     kernels: str = "auto",
+    shared: bool = False,
 ) -> Iterator[Trio]:
-    """Load the target here and the drafter twice: in a process of its own, and in this one."""
+    """Load the target here and the drafter twice: in a process of its own, and in this one.
+
+    shared: it drafts on the ids that it shares with the target.
+    """
     arguments = ["--threads", str(threads), "--max-depth", str(policy.depth)]
     arguments += ["--max-support", str(max(1, policy.support)), "--log-level", "warning"]
     arguments += ["--kernels", kernels]
     if drafter is not None:
         arguments += ["--model", str(drafter)]
     with ExitStack() as stack:
-        address = stack.enter_context(drafter_process(arguments))
         loaded = Target(target, device="cpu", threads=threads)
+        if shared:
+            arguments += ["--vocabulary", "shared", "--target-tokenizer", str(loaded.folder)]
+            arguments += ["--vocab-size", str(loaded.engine.vocab_size)]
+        address = stack.enter_context(drafter_process(arguments))
         remote = remote_drafter(address, loaded, policy, Notes(), deadline=DEADLINE_SECONDS)
         stack.enter_context(remote)
-        local = stack.enter_context(local_drafter(drafter, loaded, policy, kernels))
+        local = stack.enter_context(local_drafter(drafter, loaded, policy, kernels, shared=shared))
         yield Trio(loaded, address, {REMOTE: remote, COLOCATED: local, TARGET_ONLY: None}, kernels)
 
 

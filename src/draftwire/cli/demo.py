@@ -38,6 +38,13 @@ Examples:
 )
 @model_folder("--target", help="Target folder.  [default: the embedded target]")
 @model_folder("--drafter", help="Drafter folder.  [default: the embedded drafter]")
+@click.option(
+    "--vocabulary",
+    type=click.Choice(["exact", "shared"]),
+    default="exact",
+    show_default=True,
+    help="exact: one tokenizer on both sides; shared: drafts on the ids of equal text.",
+)
 @click.option("--prompt", type=Text(), default=PROMPT, help="The prompt.  [default: some code]")
 @chat_options
 @click.option(
@@ -84,6 +91,7 @@ def demo(ctx: click.Context, /, **values: Any) -> None:
     if not values["prompt"]:
         raise click.UsageError("--prompt is empty: it needs at least one character")
     values["prompt"] = take_chat(values, values["prompt"])
+    values["shared"] = values.pop("vocabulary") == "shared"
     from draftwire.cli.demonstration import DemoOptions, show
 
     show(DemoOptions(**values))

@@ -29,6 +29,7 @@ class DemoOptions:
 
     target: Path | None
     drafter: Path | None
+    shared: bool
     prompt: Prompt
     temperature: float
     seed: int
@@ -45,7 +46,12 @@ def show(options: DemoOptions) -> None:
     """Run the demo: stream one text, then measure, then report."""
     policy = policy_for(options.layout, options.depth, options.temperature)
     with trio(
-        options.target, options.drafter, policy, threads=options.threads, kernels=options.kernels
+        options.target,
+        options.drafter,
+        policy,
+        threads=options.threads,
+        kernels=options.kernels,
+        shared=options.shared,
     ) as pair:
         report = _stream(pair, options, policy)
         reports = _measure(pair, options, policy)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
+from draftwire.bounds import MOST_SECONDS
 from draftwire.cli.options import (
     MAX_THREADS,
     AddressType,
@@ -38,6 +40,12 @@ small limits, 4 another program, version or key, 5 no drafter there.
 )
 @click.argument("drafter", type=AddressType(), metavar="HOST:PORT")
 @model_folder("--target", help="Transformers causal LM folder.  [default: the embedded target]")
+@click.option(
+    "--drafter-tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The drafter's tokenizer files, to show what the two vocabularies share.",
+)
 @click.option("--prompt", type=Text(), default=PROMPT, help="What acceptance is measured on.")
 @chat_options
 @click.option(
@@ -58,7 +66,7 @@ small limits, 4 another program, version or key, 5 no drafter there.
 @layout_option("What acceptance is measured with.")
 @click.option(
     "--deadline-ms",
-    type=Number(0, above=True),
+    type=Number(0, MOST_SECONDS * 1e3, above=True),
     default=5000.0,
     show_default=True,
     help="How long to wait for an answer.",

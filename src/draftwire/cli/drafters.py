@@ -8,7 +8,12 @@ from draftwire.cli.models import Target
 from draftwire.cli.output import Notes
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.engines.identity import require_pair
-from draftwire.engines.registry import load_drafter
+from draftwire.engines.registry import (
+    ServedVocabulary,
+    compare_tokenizers,
+    load_drafter,
+    read_tokenizer,
+)
 from draftwire.errors import (
     ConfigurationError,
     PairMismatchError,
@@ -28,6 +33,12 @@ from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout, LayoutSet, WireVersion
 
 PAIR_FIELDS = ("vocab_size", "tokenizer_hash", "id_map_hash")
+_SHARED = "--vocabulary shared --target-tokenizer FOLDER"
+OTHER_VOCABULARY = {
+    "vocab_size": f"this target's --vocab-size where the tokenizers are equal, or {_SHARED}",
+    "tokenizer_hash": _SHARED,
+    "id_map_hash": _SHARED,
+}
 IDENTITY_FIELDS = {
     "draft_identity": "has another checkpoint than --draft-identity names: serve that one, or see"
     " with `draftwire doctor`, without the option, which it is",
@@ -111,7 +122,9 @@ def explained(error: ProtocolError, address: Address) -> Exception:
         return PairMismatchError(
             error.field,
             f"the drafter at {address} is no partner of this target ({error.field} differs): both"
-            " need one tokenizer; choose another --target or --drafter",
+            " need one tokenizer; choose another --target or --drafter, or start it with"
+            f" {OTHER_VOCABULARY[error.field]} (draftwire doctor --drafter-tokenizer FOLDER shows"
+            " what differs)",
         )
     unproved = security_advice(error, address)
     if unproved is not None:
@@ -136,11 +149,29 @@ def explained(error: ProtocolError, address: Address) -> Exception:
 
 
 def local_drafter(
-    folder: Path | None, target: Target, policy: ProposalPolicy, kernels: str = "auto"
+    folder: Path | None,
+    target: Target,
+    policy: ProposalPolicy,
+    kernels: str = "auto",
+    *,
+    shared: bool = False,
 ) -> LocalDrafter:
-    """Return a drafter in this process, for comparison; ConfigurationError as for any model."""
-    engine = load_drafter(folder, device="cpu")
-    require_pair(target.engine, engine)
+    """Return a drafter in this process, for comparison; ConfigurationError as for any model.
+
+    shared: let it draft on the ids that it shares with the target. Raises PairMismatchError with
+    the first differences of the tokenizers otherwise.
+    """
+    tokenizer = target.tokenizer if shared else None
+    serve_as = ServedVocabulary(tokenizer, target.engine.vocab_size)
+    engine = load_drafter(folder, device="cpu", serve_as=serve_as)
+    try:
+        require_pair(target.engine, engine)
+    except PairMismatchError as error:
+        ours = (target.tokenizer, target.engine.vocab_size)
+        theirs = read_tokenizer(folder, role="drafter")
+        raise PairMismatchError(
+            error.field, f"{error}: {compare_tokenizers(ours, theirs)}"
+        ) from error
     config = DrafterConfig(
         layouts=LayoutSet(1 << policy.layout),
         max_depth=policy.depth,

@@ -17,6 +17,7 @@ from draftwire.cli.models import Target
 from draftwire.cli.options import LayoutChoice
 from draftwire.cli.progress import Counting
 from draftwire.cli.prompts import Prompt
+from draftwire.engines.registry import compare_tokenizers, read_tokenizer
 from draftwire.errors import ExitCode, ProtocolError
 from draftwire.kernels.registry import kernels_for
 from draftwire.transport.keys import PresharedKey
@@ -40,6 +41,7 @@ class DoctorOptions:
 
     drafter: Address
     target: Path | None
+    drafter_tokenizer: Path | None
     prompt: Prompt
     temperature: float
     max_tokens: int
@@ -82,6 +84,11 @@ def examine_and_print(options: DoctorOptions) -> ExitCode:
 
 def _examine(options: DoctorOptions, target: Target, findings: Findings) -> ExitCode:
     engine = target.engine
+    if options.drafter_tokenizer is not None:
+        theirs = read_tokenizer(options.drafter_tokenizer, role="drafter")
+        findings.note(
+            "vocabulary", compare_tokenizers((target.tokenizer, engine.vocab_size), theirs)
+        )
     with RemoteDrafter(
         options.drafter,
         engine,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from draftwire.bounds import MOST_SECONDS
 from draftwire.cli.options import (
     MAX_THREADS,
     POSITIVE,
@@ -144,7 +145,7 @@ The drafter away or another program: the run is target-only and says so; its law
 )
 @click.option(
     "--deadline-ms",
-    type=Number(0, above=True),
+    type=Number(0, MOST_SECONDS * 1e3, above=True),
     help="How long a round waits for its proposal."
     "  [default: from the rounds before; 500 with --seed]",
 )

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from draftwire.bounds import MOST_SECONDS
 from draftwire.cli.options import COUNT, Number
 from draftwire.drafter.limits import PeerLimits
 from draftwire.errors import ConfigurationError
@@ -17,12 +18,18 @@ _DEFAULTS: Final = PeerLimits()
 _MIB: Final = 1 << 20
 
 LIMITS: Final[dict[str, tuple[click.ParamType[Any], str]]] = {
-    "lease_seconds": (Number(1), "Silence after which a verifier loses connection and sessions."),
+    "lease_seconds": (
+        Number(1, MOST_SECONDS),
+        "Silence after which a verifier loses connection and sessions.",
+    ),
     "yield_seconds": (
-        Number(0, above=True),
+        Number(0, MOST_SECONDS, above=True),
         "Time without a proposal after which it may be evicted.",
     ),
-    "handshake_seconds": (Number(0, above=True), "Time to agree on HELLO, TLS and key included."),
+    "handshake_seconds": (
+        Number(0, MOST_SECONDS, above=True),
+        "Time to agree on HELLO, TLS and key included.",
+    ),
     "max_half_open": (COUNT, "Connections that have not agreed; the oldest is evicted."),
     "frames_per_second": (Number(1), "Frames read of one verifier; more waits."),
     "mib_per_second": (Number(0, above=True), "MiB read of one verifier; more waits."),
@@ -43,7 +50,19 @@ LIMITS: Final[dict[str, tuple[click.ParamType[Any], str]]] = {
 _FOLLOWS: Final = {"yield_seconds": "10, or the lease if that is shorter"}
 
 
-_OLDER_NAMES: Final = {"prefill_chunk_tokens": ("--feed-tokens",)}
+_OLDER_NAMES: Final = {"prefill_chunk_tokens": "--feed-tokens"}
+
+
+class _Renamed(click.Option):
+    """An option that goes by an older name as well, of which its help says nothing."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the name and the help."""
+        names, self.opts = self.opts, self.opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = names
 
 
 def limit_options(command: Command) -> Command:
@@ -51,8 +70,9 @@ def limit_options(command: Command) -> Command:
     for name, (kind, meaning) in reversed(LIMITS.items()):
         command = click.option(
             "--" + name.replace("_", "-"),
-            *_OLDER_NAMES.get(name, ()),
+            *([_OLDER_NAMES[name]] if name in _OLDER_NAMES else []),
             name,
+            cls=_Renamed,
             type=kind,
             default=_default(name),
             show_default=_FOLLOWS.get(name, True),

@@ -93,8 +93,9 @@ def _raised_by_a_model(error: Exception) -> bool:
 
 
 def complain(message: str) -> None:
-    """Write one line to stderr, whatever line breaks the message holds."""
-    click.echo("draftwire: " + " ".join(message.split()), err=True)
+    """Write one line to stderr, whatever line breaks and undecoded bytes the message holds."""
+    said = " ".join(message.split()).encode(errors="backslashreplace").decode()
+    click.echo(f"draftwire: {said}", err=True)
 
 
 def run(arguments: Sequence[str] | None = None) -> ExitCode | int:

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from draftwire.bounds import shown
 from draftwire.cli.progress import working
 from draftwire.cli.prompts import Prompt
 from draftwire.engines.registry import load_target, require_engine
@@ -41,7 +42,11 @@ def require_folder(folder: Path | None) -> None:
     if folder is None:
         return
     path = folder.expanduser()
-    if not path.is_dir():
+    try:
+        there = path.is_dir()
+    except OSError as error:  # a name that no file system takes
+        raise ModelError(f"{shown(str(path))} is not a folder: {error.strerror}") from error
+    if not there:
         raise ModelError(f"{path} is not a folder; give the folder of a transformers model")
     if not (path / "config.json").is_file():
         raise ModelError(f"{path} is not a transformers model: it has no config.json")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from draftwire.bounds import MOST_SECONDS
 from draftwire.cli.models import prepare_torch
 from draftwire.cli.options import AddressType, Number, flag
 from draftwire.cli.progress import working
@@ -56,7 +57,7 @@ def rank_options(command: Command) -> Command:
     for option in (
         click.option(
             "--rank-patience",
-            type=Number(1),
+            type=Number(1, MOST_SECONDS),
             default=600.0,
             show_default=True,
             help="Seconds to wait for a rank that hangs.",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
+from draftwire.bounds import MOST_SECONDS
 from draftwire.cli.limits import limit_options, take_limits
 from draftwire.cli.options import (
     COUNT,
@@ -27,10 +29,8 @@ from draftwire.cli.telemetry import take_telemetry, telemetry_options
 from draftwire.transport.tcp import is_loopback
 from draftwire.wire.registry import MAX_VOCABULARY, LayoutSet, WireVersion
 
-if TYPE_CHECKING:
-    pass
-
 MAX_BATCH: Final = 4096
+MOST_MIB: Final = 2.0**40
 
 
 @click.command(
@@ -38,6 +38,7 @@ MAX_BATCH: Final = 4096
 Examples:
   draftwire serve
   draftwire serve --model ./small-model --port 7711 --max-sessions 8
+  draftwire serve --model ./small-model --vocabulary shared --target-tokenizer ./big-tokenizer
   draftwire serve --metrics-port 9711 --log-format json
   draftwire serve --host 0.0.0.0 --psk-file draftwire.key     (draftwire keygen draftwire.key)
   ssh -N -L 7711:127.0.0.1:7711 drafter-box     (on the target's machine, to reach it from there)
@@ -82,8 +83,7 @@ Examples:
 )
 @click.option(
     "--max-reply-mib",
-    type=Number(0),
-    default=0.0,
+    type=Number(0, MOST_MIB, above=True),
     show_default="half of the memory",
     help="What answers may hold in all, kept or not sent yet; more is declined.",
 )
@@ -111,6 +111,24 @@ Examples:
     show_default=True,
     help="v1 is greedy and sends ids only; both sides must name it.",
 )
+@click.option(
+    "--vocabulary",
+    type=click.Choice(["exact", "shared"]),
+    default="exact",
+    show_default=True,
+    help="exact: one tokenizer on both sides; shared: drafts on the ids of equal text.",
+)
+@click.option(
+    "--target-tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The target's tokenizer files, for --vocabulary shared; weights are not needed.",
+)
+@click.option(
+    "--vocab-size",
+    type=click.IntRange(1, MAX_VOCABULARY),
+    help="V of the target, where its model has more or fewer logits than this one.",
+)
 @identity_option("--target-identity", "a target")
 @click.option(
     "--device", default="cpu", show_default=True, help="Where torch puts the model: cpu, cuda, ..."
@@ -134,7 +152,7 @@ Examples:
 @telemetry_options("info")
 @click.option(
     "--drain-seconds",
-    type=Number(0),
+    type=Number(0, MOST_SECONDS),
     default=30.0,
     show_default=True,
     help="How long open sessions may go on after SIGTERM.",
@@ -170,6 +188,18 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
                 )
         values["layouts"] = LayoutSet.IDS_ONLY
     values["limits"] = take_limits(values)
+    shared = values.pop("vocabulary") == "shared"
+    if shared and values["target_tokenizer"] is None:
+        raise click.UsageError(
+            "--vocabulary shared needs the target's tokenizer: add --target-tokenizer FOLDER"
+        )
+    if not shared and values["target_tokenizer"] is not None:
+        raise click.UsageError("--target-tokenizer is of --vocabulary shared: add that, or drop it")
+    if values["ranks"] is not None and (shared or values["vocab_size"]):
+        raise click.UsageError(
+            "over ranks a drafter serves its own vocabulary: drop --vocabulary"
+            " shared and --vocab-size, or --ranks"
+        )
     from draftwire.cli.server import ServeOptions, serve_until_told
 
     serve_until_told(ServeOptions(**values))

@@ -21,7 +21,7 @@ from draftwire.cli.ranks import RankOptions, joined_ranks
 from draftwire.cli.telemetry import TelemetryOptions, serving_metrics
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import DrafterConfig
-from draftwire.engines.registry import load_drafter
+from draftwire.engines.registry import ServedVocabulary, load_drafter, read_tokenizer
 from draftwire.errors import TransportError
 from draftwire.kernels.registry import kernels_for
 from draftwire.telemetry.log_handler import logging_to
@@ -40,12 +40,14 @@ class ServeOptions:
     max_connections: int
     max_sessions: int
     max_batch: int
-    max_reply_mib: float
+    max_reply_mib: float | None
     max_depth: int
     max_support: int
     layouts: LayoutSet
     wire: WireVersion
     target_identity: bytes
+    target_tokenizer: Path | None
+    vocab_size: int | None
     device: str
     kernels: str
     threads: int
@@ -77,7 +79,7 @@ def serve_until_told(options: ServeOptions) -> None:
         kernels_for(options.kernels, options.device)  # missing ones are said before a model loads
         from draftwire.drafter.server import serve
 
-        engine = load_drafter(options.model, device=options.device)
+        engine = load_drafter(options.model, device=options.device, serve_as=_vocabulary(options))
     with logging_to(telemetry.log_level, telemetry.log_format):
         serve(
             engine,
@@ -165,7 +167,7 @@ def _config(options: ServeOptions) -> DrafterConfig:
         max_sessions=options.max_sessions,
         max_slots=options.max_sessions,
         max_batch=options.max_batch,
-        max_reply_memory=int(options.max_reply_mib * (1 << 20)),
+        max_reply_memory=_reply_memory(options.max_reply_mib),
         max_depth=options.max_depth,
         max_support=options.max_support,
         peer=options.limits,
@@ -173,6 +175,19 @@ def _config(options: ServeOptions) -> DrafterConfig:
         kernels=options.kernels,
         target_identity=options.target_identity,
     )
+
+
+def _reply_memory(mib: float | None) -> int:
+    """Return the bytes; 0 = half of the memory."""
+    return 0 if mib is None else max(1, int(mib * (1 << 20)))
+
+
+def _vocabulary(options: ServeOptions) -> ServedVocabulary | None:
+    """Return what is served instead of the drafter's own vocabulary, if anything."""
+    if options.target_tokenizer is not None:
+        tokenizer, size = read_tokenizer(options.target_tokenizer, role="target")
+        return ServedVocabulary(tokenizer, options.vocab_size or size)
+    return ServedVocabulary(size=options.vocab_size) if options.vocab_size else None
 
 
 def _say_ready(address: Address) -> None:

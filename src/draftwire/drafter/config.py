@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from draftwire.bounds import require_whole
 from draftwire.drafter.limits import PeerLimits
 from draftwire.errors import ConfigurationError
 from draftwire.kernels.registry import CHOICES
@@ -56,11 +57,10 @@ class DrafterConfig:
             "max_batch",
             "shard_count",
         ):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} must be 1 or more")
+            require_whole(name, getattr(self, name), 1)
         require_identity("target_identity", self.target_identity)
-        if self.max_reply_memory < 0:
-            raise ConfigurationError("max_reply_memory must be 0 or more")
+        for name in ("max_context", "max_reply_bytes", "max_reply_memory"):
+            require_whole(name, getattr(self, name), 0)
         if 0 < self.peer.max_positions < self.max_depth:
             raise ConfigurationError(
                 f"max_positions {self.peer.max_positions} never lets a proposal of max_depth"

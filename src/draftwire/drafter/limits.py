@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from draftwire.bounds import require_number, require_seconds, require_whole
 from draftwire.errors import ConfigurationError
 from draftwire.transport.limits import TokenBucket
 
@@ -43,22 +44,15 @@ class PeerLimits:
 
     def __post_init__(self) -> None:
         """Refuse limits under which no verifier could be served."""
-        for name in (
-            "handshake_seconds",
-            "max_half_open",
-            "frames_per_second",
-            "bytes_per_second",
-            "refusals_per_second",
-            "refusals_at_once",
-            "prefill_chunk_tokens",
-            "lease_seconds",
-            "evict_idle_after",
-        ):
-            if not 0 < getattr(self, name) < float("inf"):
-                name = "yield_seconds" if name == "evict_idle_after" else name
-                raise ConfigurationError(f"{name} must be finite and above 0")
-        if self.max_positions < 0:
-            raise ConfigurationError("max_positions must be 0 or more")
+        for name in ("handshake_seconds", "lease_seconds"):
+            require_seconds(name, getattr(self, name))
+        if self.yield_seconds is not None:
+            require_seconds("yield_seconds", self.yield_seconds)
+        for name in ("frames_per_second", "bytes_per_second", "refusals_per_second"):
+            require_number(name, getattr(self, name))
+        for name in ("max_half_open", "refusals_at_once", "prefill_chunk_tokens"):
+            require_whole(name, getattr(self, name), 1)
+        require_whole("max_positions", self.max_positions, 0)
         if self.evict_idle_after > self.lease_seconds:
             raise ConfigurationError(
                 "yield_seconds must not exceed lease_seconds: after that a connection has ended"

@@ -33,11 +33,25 @@ class LoadedTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedVocabulary:
+    """The vocabulary that a drafter is to serve where it is not its own.
+
+    tokenizer: the target's, on whose ids of equal text it drafts; None = its own. size: V of the
+    target; None = all that the tokenizer knows.
+    """
+
+    tokenizer: Any = None
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineEntry:
     """Where an engine is. target, drafter: "module:function", each of a folder and a device.
 
     The functions take a ``Path``, or None for the embedded model, and ``device``, a name as the
-    engine's library has it; they return a LoadedTarget and a DraftEngine, and raise ModelError.
+    engine's library has it; they return a LoadedTarget and a DraftEngine, and raise ModelError. The
+    drafter's takes ``serve_as`` as well, a ServedVocabulary or None. tokenizer: of a folder and a
+    role, returns a tokenizer and its V. compare: of two of those, returns what they share in words.
     extra: what ``pip install 'draftwire[...]'`` brings. packages: that have to be there.
     """
 
@@ -45,6 +59,8 @@ class EngineEntry:
     drafter: str
     extra: str
     packages: tuple[str, ...]
+    tokenizer: str = ""
+    compare: str = ""
 
 
 ENGINES: Final = {
@@ -53,6 +69,8 @@ ENGINES: Final = {
         "draftwire.engines.hf:load_drafter",
         "hf",
         ("torch", "transformers"),
+        "draftwire.engines.hf:read_tokenizer",
+        "draftwire.engines.hf:compare_tokenizers",
     ),
 }
 
@@ -80,11 +98,32 @@ def load_target(folder: Path | None, *, device: str, name: str = DEFAULT_ENGINE)
 
 
 def load_drafter(
-    folder: Path | None, *, device: str, name: str = DEFAULT_ENGINE
+    folder: Path | None,
+    *,
+    device: str,
+    serve_as: ServedVocabulary | None = None,
+    name: str = DEFAULT_ENGINE,
 ) -> DraftEngine[Any]:
     """Load a drafter; None = the embedded one. Raises ConfigurationError and ModelError."""
-    engine: DraftEngine[Any] = _function(require_engine(name).drafter)(folder, device=device)
+    load = _function(require_engine(name).drafter)
+    engine: DraftEngine[Any] = load(folder, device=device, serve_as=serve_as)
     return engine
+
+
+def read_tokenizer(
+    folder: Path | None, *, role: str, name: str = DEFAULT_ENGINE
+) -> tuple[Any, int]:
+    """Load a tokenizer alone, with the V it stands for; None = the embedded one of that role."""
+    found: tuple[Any, int] = _function(require_engine(name).tokenizer)(folder, role=role)
+    return found
+
+
+def compare_tokenizers(
+    target: tuple[Any, int], drafter: tuple[Any, int], name: str = DEFAULT_ENGINE
+) -> str:
+    """Return in words what two tokenizers share, and where they differ first."""
+    found: str = _function(require_engine(name).compare)(target, drafter)
+    return found
 
 
 def _function(where: str) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
+from draftwire.bounds import require_seconds
 from draftwire.errors import ConfigurationError
 from draftwire.session.slot_buffers import SlotPlan
 from draftwire.verifier.hello import verifier_hello
@@ -43,14 +43,9 @@ class VerifierConfig:
 
     def __post_init__(self) -> None:
         """Refuse times that no round could be made under."""
-        if not (math.isfinite(self.connect_timeout) and self.connect_timeout > 0):
-            raise ConfigurationError(
-                f"connect_timeout must be finite and above 0 seconds, not {self.connect_timeout}"
-            )
-        if self.deadline is not None and not (math.isfinite(self.deadline) and self.deadline > 0):
-            raise ConfigurationError(
-                f"deadline must be finite and above 0 seconds, not {self.deadline}"
-            )
+        require_seconds("connect_timeout", self.connect_timeout)
+        if self.deadline is not None:
+            require_seconds("deadline", self.deadline)
 
     def hello(self, target: ModelIdentity) -> Hello:
         """Return the HELLO of this configuration, whose target this is."""

@@ -39,10 +39,10 @@ class HfDraftEngine:
 
     Each session has its own KV cache, and sessions share forward passes where the model allows it;
     either way a row is the same whatever else is in its batch, to the bit. Columns beyond the real
-    vocabulary are cut off, so a padded id has no q. Raises ModelError for a model that cannot be
-    read or rolled back, or has fewer logits than tokens. One that fails the self-test is used, and
-    the log says so: any q is lossless, but drafts that depend on the cut into passes are seldom
-    accepted.
+    vocabulary are cut off, so a padded id has no q; a token without a logit is no part of it.
+    Raises ModelError for a model that cannot be read or rolled back. One that fails the self-test
+    is used, and the log says so: any q is lossless, but few drafts that depend on the cut into
+    passes are accepted.
     """
 
     adaptation = Adaptation.NATIVE
@@ -58,13 +58,7 @@ class HfDraftEngine:
         self._model = model
         self._batched = batched(model) if together else None
         self._sessions: set[ModelSequence] = set()
-        width = logits_width(model)
-        self.vocab_size = real_vocabulary(tokenizer, 1 << 62)
-        if width < self.vocab_size:
-            raise ModelError(
-                f"the drafter has {width} logits for a tokenizer of {self.vocab_size} tokens: "
-                "it cannot propose, or even read, all of them"
-            )
+        self.vocab_size = real_vocabulary(tokenizer, logits_width(model))
         self.max_context = context_limit(model)
         self.identity = model_identity(model) if identity is None else identity
         try:

@@ -70,6 +70,16 @@ def load_tokenizer(folder: str | Path) -> Any:
         return attempt(path, "tokenizer", AutoTokenizer.from_pretrained)
 
 
+def configured_width(folder: str | Path) -> int:
+    """Return how many ids a folder's config.json speaks of; 2^62 where it names no number."""
+    try:
+        config = json.loads((Path(folder).expanduser() / "config.json").read_text(encoding="utf-8"))
+        size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
+    except (OSError, ValueError, AttributeError):
+        return 1 << 62
+    return size if isinstance(size, int) and size > 0 else 1 << 62
+
+
 def embedded_folder(role: str) -> Path:
     """Return the folder of the pair that ships with the package; ``role``: target or drafter.
 
