@@ -6,8 +6,11 @@ import json
 import socket
 from contextlib import closing
 
-from draftwire.errors import ExitCode
-from draftwire.wire.registry import LayoutSet, WireVersion
+import pytest
+
+from draftwire.errors import ExitCode, PairMismatchError
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout, LayoutSet, WireVersion
 from tests.cli.conftest import Cli, Pair, Ran, Serving
 
 CHECKS = [
@@ -29,7 +32,9 @@ CHECKS = [
 
 def doctor(cli: Cli, pair: Pair, address: str, *more: str) -> Ran:
     models = ("--target", str(pair.target), "--prompt", "w3 w7 w9", "--threads", "1")
-    return cli("doctor", address, *models, "--max-tokens", "16", "--depth", "3", *more)
+    # A deadline that a busy machine keeps: a proposal that is lost while it is timed ends it all.
+    asked = ("--max-tokens", "16", "--depth", "3", "--deadline-ms", "60000")
+    return cli("doctor", address, *models, *asked, *more)
 
 
 def test_a_usable_drafter_is_examined_in_words_and_as_json(
@@ -49,6 +54,16 @@ def test_a_usable_drafter_is_examined_in_words_and_as_json(
     best = max(each["tokens_per_second"] for each in found["estimates"])
     assert found["pays"] is (best > found["target_only_tokens_per_second"])
     assert told.code == (ExitCode.OK if found["pays"] else ExitCode.FAILURE)
+
+
+def test_programs_on_one_machine_are_told_to_share_its_cpus(
+    cli: Cli, pair: Pair, serving: Serving
+) -> None:
+    with serving() as address:
+        shares = doctor(cli, pair, address, "--json")
+        greedy = doctor(cli, pair, address, "--json", "--threads", "0")
+    for ran, told in ((shares, False), (greedy, True)):
+        assert any("--threads 1" in text for text in json.loads(ran.out)["advice"]) is told
 
 
 def test_nobody_there(cli: Cli, pair: Pair) -> None:
@@ -150,3 +165,23 @@ def test_m8_differences_are_shown_and_a_shared_vocabulary_is_drafted_on(
         "vocabulary",
         "reached",
     ]
+
+
+def test_m8_a_drafter_in_this_process_says_what_differs_or_drafts_on_what_is_shared(
+    pair: Pair,
+) -> None:
+    from draftwire.cli.drafters import local_drafter
+    from draftwire.cli.models import Target
+    from draftwire.verifier.generate import generate
+    from draftwire.verifier.sampling import Sampling
+
+    target = Target(pair.target, device="cpu", threads=1)
+    policy = ProposalPolicy(Layout.SPARSE, 3, 1.0, support=8)
+    with pytest.raises(PairMismatchError, match="first differences: 5 is 'w5' in the target") as no:
+        local_drafter(pair.stranger, target, policy)
+    assert no.value.field == "tokenizer_hash" and "--vocabulary shared" in str(no.value)
+    with local_drafter(pair.stranger, target, policy, shared=True) as drafter:
+        sampling = Sampling(seed=1, max_tokens=12)
+        with generate(target.engine, drafter, [3, 5, 7], sampling, policy) as running:
+            assert len(list(running)) > 1
+        assert running.report.drafted and not running.report.misses

@@ -67,6 +67,17 @@ def test_a_better_layout_is_named() -> None:
     assert first.startswith("use --layout sparse:32:")
 
 
+def test_of_equal_layouts_the_one_that_is_wanted_stays() -> None:
+    """Bytes that cost nothing: every layout is the same, and only the depth is advised."""
+    even = changed(byte=0.0, draft=0.03, accepted=(0.8, 0.3, 0.1, 0.0, 0.0))
+    for layout in ("sparse:32", "dense"):
+        (first, *_) = told(even, Wanted(layout, 5, 5.0, 4096, 4096))
+        assert first.startswith("use --depth 1: ") and first.endswith("make no difference here")
+        assert told(changed(byte=0.0), Wanted(layout, 5, 5.0, 4096, 4096)) == []
+    (first, *_) = told(even, Wanted("sparse:64", 5, 5.0, 4096, 4096))
+    assert first.startswith("use --layout sparse:32 --depth 1")  # it was not among the measured
+
+
 @pytest.mark.parametrize(
     ("measured", "says"),
     [

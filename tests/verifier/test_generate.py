@@ -544,3 +544,29 @@ def test_the_report_is_plain_json() -> None:
     assert out["tokens"] == 40
     assert out["bytes_received"] > out["drafted"] * 5 * 8
     assert out["seconds"]["total"] >= out["seconds"]["target"]
+
+
+@pytest.mark.parametrize("prompt", ["123", b"12", [1.7], ["1"], [None], [1, 2.0]], ids=repr)
+def test_a_prompt_that_is_no_ids_is_refused(prompt: list[int]) -> None:
+    """Case M34: the text "123" is not the ids 1, 2 and 3."""
+    target = ToyTarget(mixed(V, 1), V)
+    with pytest.raises(ConfigurationError, match="what a tokenizer makes of a text"):
+        generate(target, None, prompt, Sampling(seed=1, max_tokens=2))
+    for ids in ([1, 2], np.array([1, 2])):
+        with generate(target, None, ids, Sampling(seed=1, max_tokens=2)) as running:
+            assert len(list(running)) == 2
+
+
+def test_emissions_carry_the_text_that_has_become_certain() -> None:
+    def decode(ids: Sequence[int]) -> str:
+        return "".join(map(str, ids))
+
+    target = ToyTarget(mixed(V, 1), V)
+    for stop in ((), ("3",)):
+        sampling = Sampling(seed=1, max_tokens=12, stop=stop)
+        with generate(target, None, [1], sampling, decode=decode) as running:
+            pieces = [emission.text for emission in running]
+        whole = decode(running.tokens)
+        assert "".join(pieces) == running.text == (whole.partition("3")[0] if stop else whole)
+    with generate(target, None, [1], Sampling(seed=1, max_tokens=3)) as running:
+        assert [emission.text for emission in running] == [""] * 3 and running.text == ""

@@ -66,9 +66,10 @@ def trio(
             arguments += ["--vocabulary", "shared", "--target-tokenizer", str(loaded.folder)]
             arguments += ["--vocab-size", str(loaded.engine.vocab_size)]
         address = stack.enter_context(drafter_process(arguments))
+        # The one in this process first: where they are no pair, it has both tokenizers to say why.
+        local = stack.enter_context(local_drafter(drafter, loaded, policy, kernels, shared=shared))
         remote = remote_drafter(address, loaded, policy, Notes(), deadline=DEADLINE_SECONDS)
         stack.enter_context(remote)
-        local = stack.enter_context(local_drafter(drafter, loaded, policy, kernels, shared=shared))
         yield Trio(loaded, address, {REMOTE: remote, COLOCATED: local, TARGET_ONLY: None}, kernels)
 
 

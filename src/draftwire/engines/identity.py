@@ -49,7 +49,8 @@ def require_pair(target: ModelIdentity, drafter: ModelIdentity) -> None:
     if target.tokenizer_hash != drafter.tokenizer_hash:
         raise PairMismatchError(
             "tokenizer_hash",
-            "target and drafter have different tokenizers: the same id means different text",
+            "target and drafter have different tokenizers: the same id means different text; serve"
+            " and demo take --vocabulary shared",
         )
     if target.id_map_hash != drafter.id_map_hash:
         raise PairMismatchError("id_map_hash", "target and drafter were set up for other id maps")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import index
 from types import TracebackType
 from typing import Any, Generic, Self
 
@@ -97,7 +98,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         kernels: str = "auto",
     ) -> None:
         """See :func:`generate`."""
-        prompt = [int(token) for token in prompt]  # of NumPy or torch as well
+        prompt = _ids(prompt)
         _check_request(target, drafter, prompt, sampling, policy)
         prepare()
         if isinstance(target, HasDevice):
@@ -394,6 +395,18 @@ def generate(
         words=words,
         kernels=kernels,
     )
+
+
+def _ids(prompt: Sequence[int]) -> list[int]:
+    """Return ids, of NumPy or torch as well, as Python's. Raises ConfigurationError for others."""
+    try:
+        if isinstance(prompt, str | bytes):
+            raise TypeError
+        return [index(token) for token in prompt]
+    except TypeError:
+        raise ConfigurationError(
+            "the prompt must be ids, which are whole numbers: give what a tokenizer makes of a text"
+        ) from None
 
 
 def _check_request(
