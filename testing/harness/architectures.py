@@ -11,7 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 torch.set_num_threads(1)
 
 V: Final = 48
-LARGEST: Final = 4_000_000  # parameters
+LARGEST: Final = 8_000_000  # parameters
 
 # Names under which configurations say the same thing; only those that a class has are set.
 _SIZES: Final[dict[str, Any]] = {
@@ -161,11 +161,6 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
     "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 64},
     "bamba": {**_MAMBA2, "attn_layer_indices": [1]},
     "granitemoehybrid": {**_MAMBA2, **_LINEAR},
-    "zamba": {
-        "layers_block_type": ["linear_attention", "hybrid"],
-        "attention_head_dim": 16,
-        "mamba_d_state": 4,
-    },
     "zamba2": {
         "layers_block_type": ["linear_attention", "hybrid"],
         "mamba_ngroups": 1,
@@ -204,8 +199,7 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
     "diffllama": {"num_key_value_heads": 2},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
     "zaya": {"num_experts_per_tok": 1},
-    "reformer": {"is_decoder": True},
-    "xmod": {"default_language": "en_XX"},
+    "xmod": {"default_language": "en_XX", "is_decoder": True},
     "roc_bert": {
         "is_decoder": True,
         "pronunciation_vocab_size": V,
@@ -213,8 +207,35 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
         "pronunciation_embed_dim": 16,
         "shape_embed_dim": 16,
     },
-    "cohere_compass_text": {"layer_types": ["sliding_attention", "full_attention"]},
-    "dory": {"head_dim": 16},
+    "dory": {"head_dim": 16, "num_hidden_layers": 3, "n_input_layers": 1, "n_output_layers": 1},
+    "qwen4_exp_text": {
+        **_DELTA,
+        "layer_types": ["linear_attention", "indexed_attention"],
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 64,
+        "indexer_compress_ratio": 2,
+    },
+    "reformer": {"is_decoder": True, "axial_pos_embds": False, "attention_head_size": 16},
+    "dots3_note_text": {"num_key_value_heads": 2},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 1, "rope_theta": 1e4, "clip_qkv": 8.0},
+        "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "zamba": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "attention_head_dim": 16,
+        "mamba_d_state": 4,
+    },
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}
+            for kind in ("sliding_attention", "full_attention")
+        },
+    },
     "jamba": {
         "attn_layer_period": 2,
         "attn_layer_offset": 1,
@@ -222,7 +243,7 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
         "mamba_dt_rank": 4,
     },
 } | {
-    name: {"is_decoder": True}  # as one has them that generate
+    name: dict[str, Any](is_decoder=True)  # as one has them that generate
     for name in (
         "bert",
         "bert-generation",
@@ -239,6 +260,33 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
         "xlm-roberta",
         "xlm-roberta-xl",
     )
+}
+
+
+# Why a class is not tried.
+NOT_TINY: Final[dict[str, str]] = dict.fromkeys(
+    (
+        "emu3",
+        "fuyu",
+        "gemma3",
+        "gemma3n",
+        "gemma4",
+        "gemma4_unified",
+        "git",
+        "got_ocr2",
+        "mllama",
+        "moss_transcribe_diarize",
+        "phi4_multimodal",
+    ),
+    "has towers that are not text",
+) | {
+    "blt": "reads patches of bytes, by a model of its own",
+    "gemma4_assistant": "drafts from the target's own keys and values",
+    "gemma4_unified_assistant": "drafts from the target's own keys and values",
+    "inkling2_text": "no configuration made it tiny",
+    "inkling2_loop_text": "no configuration made it tiny",
+    "musicgen": "a part of a music model",
+    "musicgen_melody": "a part of a music model",
 }
 
 

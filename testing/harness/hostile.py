@@ -13,10 +13,10 @@ from testing.toys.models import ToyDrafter
 
 DEPTH: Final = 4
 POLICY: Final = ProposalPolicy(Layout.DENSE, DEPTH, 1.0)
-# Offsets in the text at which a wrong token is proposed: rounds that accept 0, 1, 2, 3 drafts, then
-# all of them, then 0 twice over.
-WRONG: Final = frozenset({1, 3, 6, 10, 16, 17, 18})
-LENGTH: Final = 20
+# Offsets in the text at which a wrong token is proposed. Rounds begin at offsets 0, 1, 3, 6, 10
+# and 15, and accept 0, 1, 2, 3, 4 and 0 drafts.
+WRONG: Final = frozenset({0, 2, 5, 9, 15})
+LENGTH: Final = 17
 
 
 def hostile_drafter(engine: Any, prompt: Sequence[int], text: Sequence[int]) -> LocalDrafter:

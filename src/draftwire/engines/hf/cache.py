@@ -73,7 +73,7 @@ def holds_tokens(cache: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Copy:
+class Copy:
     """The states of the layers that do not crop, after ``length`` tokens."""
 
     length: int
@@ -83,20 +83,22 @@ class _Copy:
 class SequenceCache:
     """The cache of one sequence in a model, with copies of what does not crop.
 
-    Memory: at most ``_COPIES`` times the states of a sequence; keys and values are not copied.
+    cache: what the model is given. held: tokens that it holds. states: its layers that do not crop.
+    copies: of their states, the shortest prefix first; at most ``_COPIES``. Keys and values are not
+    copied.
     """
 
     def __init__(self, model: Any) -> None:
         """Begin with no tokens."""
         self._model = model
         self._apart = _APART
-        self._copies: list[_Copy] = []
+        self.copies: list[Copy] = []
         self.clear()
 
     @property
     def keeps_state(self) -> bool:
         """Whether some layer holds what cannot be cropped."""
-        return bool(self._states)
+        return bool(self.states)
 
     def lengths(self) -> list[int]:
         """Return the tokens that each layer holds; a state that was written holds all."""
@@ -113,8 +115,8 @@ class SequenceCache:
         layers = cache_layers(self._model)
         self.held = 0
         self.cache = DynamicCache()
-        self._copies.clear()
-        self._states = [layer for layer in layers if not crops(layer)]
+        self.copies.clear()
+        self.states = [layer for layer in layers if not crops(layer)]
         # Layers of attention alone are made when they are first used: some models have another
         # number of them than their configuration says.
         self._plain = all(type(layer) is DynamicLayer for layer in layers)
@@ -123,13 +125,13 @@ class SequenceCache:
 
     def save(self) -> None:
         """Copy the states of the tokens held, unless a copy is near."""
-        if not self._states or not self.held:
+        if not self.states or not self.held:
             return
-        if self._copies and self.held - self._copies[-1].length < self._apart:
+        if self.copies and self.held - self.copies[-1].length < self._apart:
             return
         with torch.inference_mode():
-            states = [copy.deepcopy(_state(layer)) for layer in self._states]
-        self._copies = [*self._copies[1 - _COPIES :], _Copy(self.held, states)]
+            states = [copy.deepcopy(_state(layer)) for layer in self.states]
+        self.copies = [*self.copies[1 - _COPIES :], Copy(self.held, states)]
 
     def rewind(self, length: int, *, failed: bool = False) -> None:
         """Hold the first ``length`` tokens, or fewer where their states were not kept.
@@ -138,18 +140,18 @@ class SequenceCache:
         """
         if not failed and length == self.held:
             return
-        if self._states:
-            self._copies = [each for each in self._copies if each.length <= length]
-            if not self._copies:
+        if self.states:
+            self.copies = [each for each in self.copies if each.length <= length]
+            if not self.copies:
                 self._apart = min(2 * self._apart, _FARTHEST)
-            length = self._copies[-1].length if self._copies else 0
-        if not length or (failed and not self._states and not self._plain):
+            length = self.copies[-1].length if self.copies else 0
+        if not length or (failed and not self.states and not self._plain):
             self.clear()
             return
-        if self._states:
+        if self.states:
             with torch.inference_mode():
-                states = copy.deepcopy(self._copies[-1].states)
-            for layer, state in zip(self._states, states, strict=True):
+                states = copy.deepcopy(self.copies[-1].states)
+            for layer, state in zip(self.states, states, strict=True):
                 vars(layer).update(state)
         for layer in self.cache.layers:
             excess = layer.get_seq_length() - length if _counts(layer) else 0

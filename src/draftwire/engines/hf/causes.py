@@ -57,9 +57,6 @@ def of_generate(inputs: Mapping[str, Any]) -> str:
     ]
     if other:
         return f"generate prepares {', '.join(sorted(other))}"
-    if positions is not None and positions.numel():
-        return (
-            f"generate passes position_ids from {int(positions.flatten()[0])}, and the model counts"
-            " its own otherwise"
-        )
+    if positions is not None and positions.numel() and int(positions.flatten()[0]):
+        return f"generate passes position_ids from {int(positions.flatten()[0])}"
     return "the cause is not known"

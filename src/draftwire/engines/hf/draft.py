@@ -40,9 +40,9 @@ class HfDraftEngine:
     Each session has its own KV cache, and sessions share forward passes where the model allows it;
     either way a row is the same whatever else is in its batch, to the bit. Columns beyond the real
     vocabulary are cut off, so a padded id has no q; a token without a logit is no part of it.
-    Raises ModelError for a model that cannot be rolled back. One that fails the self-test is used,
-    and the log says so: any q is lossless, but few drafts that depend on the cut into passes are
-    accepted.
+    Raises ModelError for a model that cannot be read or rolled back. One that fails the self-test
+    is used, and the log says so: any q is lossless, but few drafts that depend on the cut into
+    passes are accepted.
     """
 
     adaptation = Adaptation.NATIVE
@@ -64,6 +64,8 @@ class HfDraftEngine:
         try:
             require_conforming(model, self.vocab_size, self.identity)
         except ModelError as error:
+            if error.__cause__ is not None:  # not read at all, rather than read otherwise
+                raise
             _LOG.warning("the drafter is used, but few of its drafts may be accepted: %s", error)
         self.tokenizer_hash = tokenizer_hash(tokenizer)
         self.id_map_hash = IdMap.native(self.vocab_size).hash()

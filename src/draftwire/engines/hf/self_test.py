@@ -116,7 +116,7 @@ def _tried(model: Any, vocab_size: int) -> SelfTest:
         except Exception as error:  # whatever a model that is not ours does
             raise ModelError(
                 f"{name} cannot be read token by token ({type(error).__name__}:"
-                f" {first_line(error)}): a target takes ids alone, and a cache"
+                f" {first_line(error)}): it has to take ids alone, and a cache"
             ) from error
     bound = _bound(model)
     tails_bound = bound if has_experts(model) else EXACT

@@ -51,6 +51,11 @@ def require_usable(model: Any) -> None:
         raise ModelError(
             f"{name} is in training mode, its dropout is random: call model.eval() first"
         )
+    if any(hasattr(module, "_setup_cache") for module in model.modules()):
+        raise ModelError(
+            f"{name} keeps its state in its own modules, where all sequences share it, and cannot"
+            " be rolled back to a shorter prefix"
+        )
     try:
         cache_layers(model)
     except Exception as error:  # whatever a configuration that is not ours does
