@@ -14,7 +14,7 @@ import pytest
 from draftwire.engines.vllm import config
 from draftwire.engines.vllm.compatibility import is_supported
 from draftwire.engines.vllm.config import PROPOSER, WORKER, Options
-from draftwire.engines.vllm.policy import policy_of
+from draftwire.engines.vllm.policy import check_depth, depth_of, policy_of
 from draftwire.errors import ConfigurationError
 from draftwire.session.slot_buffers import SlotPlan
 from draftwire.transport.keys import PresharedKey, write_new_key
@@ -186,7 +186,7 @@ def test_the_supported_range() -> None:
 
 
 def sampling(**more: Any) -> Any:
-    return SimpleNamespace(**{"temperature": 0.7, "top_k": 0, "top_p": 1.0, **more})
+    return SimpleNamespace(**{"temperature": 0.7, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **more})
 
 
 def test_q_takes_after_the_request() -> None:
@@ -196,6 +196,7 @@ def test_q_takes_after_the_request() -> None:
     )
     warm = policy_of(sampling(top_k=7, top_p=0.5), options, 100, 3)
     assert (warm.depth, warm.support, warm.top_k, warm.top_p) == (3, 32, 7, TOTAL // 2)
+    assert policy_of(sampling(min_p=0.25), options, 100, 3).min_p == TOTAL // 4
     assert policy_of(sampling(top_k=100), options, 8, 3).top_k == 0
     assert policy_of(sampling(temperature=2e-5), options, 8, 3).temperature == 2.0**-14
 
@@ -209,3 +210,18 @@ def test_the_entry_point_imports_neither_vllm_nor_torch_nor_numba() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("extra", [None, {}, {"other": "x"}, {"draftwire_depth": 0}])
+def test_a_request_may_name_its_depth(extra: Any) -> None:
+    params = SimpleNamespace(extra_args=extra)
+    check_depth(params)
+    assert depth_of(params) == (0 if extra and "draftwire_depth" in extra else MAX_DEPTH)
+
+
+@pytest.mark.parametrize("depth", [-1, MAX_DEPTH + 1, 1.0, "2", True, None, [1]])
+def test_what_is_no_depth_is_refused_in_a_sentence(depth: Any) -> None:
+    params = SimpleNamespace(extra_args={"draftwire_depth": depth})
+    with pytest.raises(ConfigurationError, match="whole number from 0 \\(no drafts\\) to 64, not"):
+        check_depth(params)
+    assert depth_of(params) == MAX_DEPTH  # a worker that meets one all the same goes on

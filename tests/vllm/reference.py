@@ -38,7 +38,10 @@ class Reference:
 
     def p(self, params: Any, prompt: Text, output: Text) -> np.ndarray:
         """What a request with these parameters samples from after ``output``: (V,), sums to 1."""
-        logits = penalised(self.logits(prompt + output).copy(), params, prompt, output)
+        logits = self.logits(prompt + output).copy()
+        for token, bias in (params.logit_bias or {}).items():
+            logits[token] += bias
+        logits = penalised(logits, params, prompt, output)
         if params.allowed_token_ids:
             allowed = np.isin(np.arange(len(logits)), params.allowed_token_ids)
             logits[~allowed] = -np.inf
@@ -53,7 +56,11 @@ class Reference:
             logits[list(params.all_stop_token_ids)] = -np.inf
         if params.temperature == 0:
             return np.eye(len(logits))[int(np.argmax(logits))]
-        return restricted(logits / params.temperature, params)
+        logits = logits / params.temperature
+        if params.min_p:
+            weights = np.exp(logits - logits.max())
+            logits = np.where(weights < params.min_p, -np.inf, logits)
+        return restricted(logits, params)
 
     def law(self, params: Any, prompt: Text, length: int) -> Law:
         """The joint law of the first ``length`` tokens, shorter where the text ends by itself."""

@@ -172,8 +172,8 @@ def test_named_ids_are_shown_beside_the_largest_of_others(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"min_p": 0.1}, "not yet supported with speculative decoding"),
-        ({"logit_bias": {3: 5.0}}, "not yet supported with speculative decoding"),
+        ({"logit_bias": {8: 5.0}}, "out-of-vocab"),
+        ({"min_p": 1.5}, "min_p must be in"),
         ({"trace_decode_token_ids": [3]}, "not supported with speculative decoding"),
         ({"prompt_logprob_token_ids": [[3]]}, "requires the V2 model runner"),
     ],
@@ -185,6 +185,40 @@ def test_what_vllm_refuses_of_a_request_is_refused_in_its_words(
     with pytest.raises((VLLMValidationError, ValueError), match=says):
         texts(bench.engine, [PROMPT], [SamplingParams(max_tokens=4, **more)])
     assert set(speculation_of(bench.engine).requests) <= before
+
+
+@pytest.mark.parametrize("depth", [-1, 65, 1.5, "2", True, [1]])
+def test_what_is_no_depth_is_refused_and_others_go_on(bench: Bench, depth: Any) -> None:
+    request = seeded(1, max_tokens=6, extra_args={"draftwire_depth": depth})
+    with pytest.raises(VLLMValidationError, match="draftwire_depth must be a whole number from 0"):
+        texts(bench.engine, [PROMPT], [request])
+    assert len(texts(bench.engine, [PROMPT], [seeded(1, max_tokens=6)])[0]) == 6
+
+
+def test_a_request_names_its_own_depth_or_none_beside_others(bench: Bench) -> None:
+    """Drafts are asked for, for the others only; more than the engine's depth is the engine's."""
+    asked: dict[int, list[int]] = {seed: [] for seed in range(4)}
+    requests = [
+        seeded(seed, max_tokens=20, extra_args=extra)
+        for seed, extra in enumerate(
+            ({"draftwire_depth": 0}, {"draftwire_depth": 1}, {"draftwire_depth": 64}, None)
+        )
+    ]
+    speculation = speculation_of(bench.engine)
+    propose = type(speculation).propose
+
+    def noting(self: SpeculationState, wanted: Any, deadline: float) -> Any:
+        for each in wanted:
+            asked[int(each.name.partition("-")[0]) - first].append(each.policy.depth)
+        return propose(self, wanted, deadline)
+
+    first = bench.engine.request_counter.counter
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SpeculationState, "propose", noting)
+        together = texts(bench.engine, [PROMPT] * 4, requests)
+    assert not asked[0] and asked[1] and set(asked[1]) == {1}
+    assert max(asked[2]) == max(asked[3]) == 3
+    assert together == [texts(bench.engine, [PROMPT], [one])[0] for one in requests]
 
 
 class Biased(AdapterLogitsProcessor):

@@ -3,7 +3,7 @@
 V = 8, depth 3, texts of 4 tokens (the first one has no drafts). Every row of p that was used equals
 the reference's: that is the exact part, for what becomes of such rows is enumerated in
 ``tests/engines/test_vllm_speculation.py``. The texts are then held against the joint law by
-chi-square, N texts each, alpha = 1e-4 (fifteen such tests). What must fail does, far below that.
+chi-square, N texts each, alpha = 1e-4 (nineteen such tests). What must fail does, far below that.
 """
 
 from __future__ import annotations
@@ -56,6 +56,17 @@ KINDS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "stop ids": {"stop_token_ids": [2], "ignore_eos": False},
     "bad words": {"bad_words": ["w6", "true false", "w7 w7 true"]},
+    "min-p": {"temperature": 1.2, "min_p": 0.12},
+    "bias": {"logit_bias": {2: 2.5, 6: -3.0}},
+    "bias and much else": {
+        "logit_bias": {1: -100.0, 4: 1.5, 7: 2.0},
+        "repetition_penalty": 1.4,
+        "temperature": 1.1,
+        "min_p": 0.05,
+        "top_k": 5,
+        "top_p": 0.9,
+    },
+    "bias, greedy": {"temperature": 0.0, "logit_bias": {5: 2.0}},
     "regex": {
         "ignore_eos": False,
         "structured_outputs": StructuredOutputsParams(regex="(true|false)([}w67]*w6)?"),
@@ -87,7 +98,7 @@ def law_of(bench: Bench, name: str) -> dict[Text, float]:
 
 
 def test_p_of_every_row_is_the_models_own_at_that_place(bench: Bench, record: list[Judged]) -> None:
-    """D8, G22: at every position, drafts and penalties and all in place; the bonus row as well."""
+    """D8, G22, case M17: at every position, drafts and all in place; the bonus row as well."""
     sample(bench, KINDS, 12)
     assert sum(row.drafts_before > 0 for row in record) > 100
     assert worst_of(bench, PROMPT, record) < 2e-5
@@ -101,7 +112,7 @@ def test_a_mixed_batch_has_the_law_of_each_request(bench: Bench) -> None:
     counts = {name: speculation.metrics[name] for name in ("accepted_tokens", "truncated_tokens")}
     print(values, counts)
     assert all(value > ALPHA for value in values.values()), values
-    assert len(set(got["greedy"])) == 1
+    assert len(set(got["greedy"])) == len(set(got["bias, greedy"])) == 1
     # Steps of this engine are too small for all drafts.
     assert counts["accepted_tokens"] > 0 and counts["truncated_tokens"] > 0
     assert speculation.metrics.labelled("misses") == misses  # whatever is cut off, none is lost

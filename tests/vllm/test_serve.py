@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from draftwire.transport.keys import write_new_key
 from draftwire.transport.tcp import free_address
@@ -63,6 +63,8 @@ def served(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
         compact = [
             "--structured-outputs-config",
             '{"backend": "xgrammar", "disable_any_whitespace": true}',
+            "--per-request-spec-decode-metrics",
+            "summary",
         ]
         with vllm_serve(
             target, port, [*flags(at, psk_file=str(key), breaker=False), *compact], log
@@ -141,11 +143,47 @@ def test_a_client_that_goes_away_ends_its_session(served: Served) -> None:
     assert now["draftwire:rounds_total"] < before["draftwire:rounds_total"] + 300
 
 
+def test_bias_and_min_p_are_served_with_drafts(served: Served) -> None:
+    """Case M17: a bias of 100 is all of p; with min_p 1 only the likeliest is left, as greedy."""
+    before = total(metrics(served.url), "draftwire:accepted_tokens_total")
+    biased = served.complete(logit_bias={"300": 100.0}, seed=3, max_tokens=12)
+    one = served.complete(logit_bias={"300": 100.0}, seed=4, max_tokens=1).choices[0].text
+    assert biased.choices[0].text == one * 12
+    endless = {"ignore_eos": True}
+    greedy = served.text(temperature=0, extra_body=endless)
+    assert served.text(temperature=1.0, seed=5, extra_body={"min_p": 1.0, **endless}) == greedy
+    assert total(metrics(served.url), "draftwire:accepted_tokens_total") > before
+
+
+def test_a_request_may_go_without_drafts(served: Served) -> None:
+    endless = {"ignore_eos": True}
+    greedy = served.text(temperature=0, extra_body=endless)
+    before = total(metrics(served.url), "draftwire:drafts_total")
+    plain = served.text(temperature=0, extra_body={"vllm_xargs": {"draftwire_depth": 0}, **endless})
+    assert total(metrics(served.url), "draftwire:drafts_total") == before
+    assert plain == greedy
+    with pytest.raises(BadRequestError, match="draftwire_depth must be a whole number from 0"):
+        served.text(extra_body={"vllm_xargs": {"draftwire_depth": 99}})
+
+
+def test_answers_carry_vllms_own_figures_of_the_drafts(served: Served) -> None:
+    """Counted by vLLM itself, under its flag, in the answer's ``metrics.speculative_decoding``."""
+    answer = served.complete(temperature=0, extra_body={"ignore_eos": True}).model_dump()
+    figures = answer["metrics"]["speculative_decoding"]
+    histogram = figures["acceptance_histogram"]
+    assert figures["num_spec_tokens"] == 5 and len(histogram) == 6
+    assert figures["num_spec_steps"] == sum(histogram) > 0
+    accepted = sum(count * drafts for drafts, count in enumerate(histogram))
+    assert 0 < figures["num_accepted_draft_tokens"] == accepted <= figures["num_draft_tokens"]
+    assert figures["mean_acceptance_length"] == 1 + accepted / sum(histogram)
+    assert figures["draft_acceptance_rate"] == accepted / figures["num_draft_tokens"]
+
+
 def test_unsupported_parameters_are_refused_in_vllms_words(served: Served) -> None:
-    with pytest.raises(Exception, match="not yet supported with speculative decoding"):
-        served.text(extra_body={"min_p": 0.1})
-    with pytest.raises(Exception, match="not yet supported with speculative decoding"):
-        served.text(logit_bias={"5": 3.0})
+    with pytest.raises(BadRequestError, match="min_p must be in"):
+        served.text(extra_body={"min_p": 1.5})
+    with pytest.raises(BadRequestError, match="out-of-vocab"):
+        served.text(logit_bias={"999999": 3.0})
 
 
 def test_a_drafter_killed_in_the_middle_costs_no_text(served: Served) -> None:

@@ -71,6 +71,7 @@ _SIGNATURES: Final = {
         "spec_token_ids",
     ),
     "vllm.engine.arg_utils:EngineArgs.create_engine_config": ("self",),
+    "vllm.sampling_params:SamplingParams._validate_spec_decode": ("self", "speculative_config"),
 }
 _FIELDS: Final = {
     "vllm.v1.spec_decode.metadata:SpecDecodeMetadata": (
@@ -83,6 +84,8 @@ _FIELDS: Final = {
     ),
     "vllm.v1.sample.metadata:SamplingMetadata": (
         "temperature",
+        "top_k",
+        "top_p",
         "all_greedy",
         "max_num_logprobs",
         "logprob_token_ids",
@@ -90,6 +93,7 @@ _FIELDS: Final = {
         "output_token_ids",
         "thinking_budget_state_holder",
     ),
+    "vllm.sampling_params:SamplingParams": ("min_p", "logit_bias", "extra_args"),
 }
 _RUNNER_ATTRIBUTES: Final = (
     "input_batch",
@@ -155,7 +159,7 @@ def _wrong_names() -> list[str]:
             wrong.append(path.partition(":")[2])
     for path, fields in _FIELDS.items():
         found = _resolve(path)
-        known = getattr(found, "__dataclass_fields__", {})
+        known = getattr(found, "__dataclass_fields__", getattr(found, "__struct_fields__", ()))
         wrong += [f"{path.partition(':')[2]}.{name}" for name in fields if name not in known]
     return wrong
 

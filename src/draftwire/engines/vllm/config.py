@@ -102,7 +102,11 @@ class Options:
 
 def names_proposer(vllm_config: Any) -> bool:
     """Whether the speculative configuration names our proposer."""
-    speculative = getattr(vllm_config, "speculative_config", None)
+    return is_proposer(getattr(vllm_config, "speculative_config", None))
+
+
+def is_proposer(speculative: Any) -> bool:
+    """Whether a SpeculativeConfig, or None, is one of ours."""
     return (
         speculative is not None
         and speculative.method == "custom_class"

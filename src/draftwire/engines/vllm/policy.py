@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from draftwire.engines.vllm.config import Options
+from draftwire.errors import ConfigurationError
 from draftwire.verifier.policy import policy_like
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import Layout
+from draftwire.wire.registry import MAX_DEPTH, Layout
 
+DEPTH: Final = "draftwire_depth"
+"""The key of a request's own depth, in ``extra_args`` (``vllm_xargs`` over HTTP)."""
 GREEDY_BELOW: Final = 1e-5  # vLLM's own bound
 _SETTINGS: Final = (
     "temperature",
@@ -47,7 +50,23 @@ def policy_of(params: Any, options: Options, vocab_size: int, depth: int) -> Pro
         temperature=params.temperature,
         top_k=max(params.top_k, 0),  # vLLM also writes -1 for off
         top_p=params.top_p,
+        min_p=params.min_p,
     )
+
+
+def depth_of(params: Any) -> int:
+    """Return the drafts a round that a request lets be asked for, 0 = none; MAX_DEPTH if unsaid."""
+    depth = (params.extra_args or {}).get(DEPTH, MAX_DEPTH)
+    return depth if type(depth) is int and 0 <= depth <= MAX_DEPTH else MAX_DEPTH
+
+
+def check_depth(params: Any) -> None:
+    """Refuse what is no depth under DEPTH of ``extra_args``. Raises ConfigurationError."""
+    depth = (params.extra_args or {}).get(DEPTH, MAX_DEPTH)
+    if type(depth) is not int or not 0 <= depth <= MAX_DEPTH:
+        raise ConfigurationError(
+            f"{DEPTH} must be a whole number from 0 (no drafts) to {MAX_DEPTH}, not {depth!r}"
+        )
 
 
 def settings_of(params: Any) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from draftwire.engines.vllm.batch_breaker import BatchBreaker
 from draftwire.engines.vllm.compatibility import require_vllm
 from draftwire.engines.vllm.config import KEY, WORKER, Options
-from draftwire.engines.vllm.policy import GREEDY_BELOW, policy_of, settings_of
+from draftwire.engines.vllm.policy import GREEDY_BELOW, depth_of, policy_of, settings_of
 from draftwire.engines.vllm.speculation import ActiveRequest, ProposeRequest, SpeculationState
 from draftwire.engines.vllm.target import Target, describe
 from draftwire.errors import ConfigurationError, ProtocolError, TransportError
@@ -125,7 +125,7 @@ class Proposer:
         left = self._runner.max_model_len - committed
         if params.max_tokens is not None:
             left = min(left, params.max_tokens - written)
-        depth = min(self.options.depth, left - 1)
+        depth = min(self.options.depth, depth_of(params), left - 1)
         if depth < 1 or (written >= params.min_tokens and _stops(params).intersection(tokens)):
             return None
         client = speculation.client

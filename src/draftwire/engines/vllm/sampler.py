@@ -24,6 +24,7 @@ from vllm.v1.sample.rejection_sampler import (
 )
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
+from draftwire.engines.vllm.constraints import add_bias, cut_min_p, cut_top
 from draftwire.engines.vllm.policy import GREEDY_BELOW
 from draftwire.engines.vllm.proposer import Proposer
 from draftwire.engines.vllm.speculation import VerifyRequest
@@ -82,6 +83,9 @@ class Sampler(RejectionSampler):
         A row conditioned on n drafts is processed with those n in the output.
         """
         counts = [count + 1 for count in metadata.num_draft_tokens]
+        known, names = self._runner.requests, self._runner.input_batch.req_ids
+        asked = [known[name].sampling_params for name in names]
+        add_bias(rows, asked, counts)
         drafts = sampling.spec_token_ids or [[] for _ in counts]
         holder = sampling.thinking_budget_state_holder
         one_more = replace(metadata, num_draft_tokens=counts)
@@ -102,9 +106,12 @@ class Sampler(RejectionSampler):
             ):
                 part = rows[indices.long()]
                 rows[indices.long()] = holder.apply_to_logits(part, bonus, drafts)
-        scores: torch.Tensor = apply_sampling_constraints(
-            rows, metadata.cu_num_sampled_tokens, sampling
+        scores: torch.Tensor = apply_sampling_constraints(  # temperature; the rest is ours
+            rows, metadata.cu_num_sampled_tokens, replace(sampling, top_k=None, top_p=None)
         )
+        if not sampling.all_greedy:
+            cut_min_p(scores, asked, counts)
+            cut_top(scores, sampling.top_k, sampling.top_p, counts)
         return scores
 
     def _verify(
