@@ -111,7 +111,7 @@ _DELTA: Final = {
 }
 _MLA: Final = {"head_dim": 8, "num_key_value_heads": 2}
 
-OVERRIDES: Final[dict[str, dict[str, Any]]] = {
+_SPECIAL: Final[dict[str, dict[str, Any]]] = {
     "qwen3_next": _DELTA,
     "qwen3_5_text": _DELTA,
     "qwen3_5_moe_text": _DELTA,
@@ -242,8 +242,9 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
         "mamba_d_state": 4,
         "mamba_dt_rank": 4,
     },
-} | {
-    name: dict[str, Any](is_decoder=True)  # as one has them that generate
+}
+_DECODERS: Final[dict[str, dict[str, Any]]] = {
+    name: {"is_decoder": True}  # as one has them that generate
     for name in (
         "bert",
         "bert-generation",
@@ -261,6 +262,7 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
         "xlm-roberta-xl",
     )
 }
+OVERRIDES: Final = {**_SPECIAL, **_DECODERS}
 
 
 # Why a class is not tried.
