@@ -28,6 +28,7 @@ VLLM_SERVE = {  # flags of `vllm serve`
     "--skip-tokenizer-init",
     "--speculative-config",
     "--worker-cls",
+    "--per-request-spec-decode-metrics",
 }
 BENCH_VLLM = {"--gemma", "--tokens"}
 BENCH = {"--only"}
