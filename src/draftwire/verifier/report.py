@@ -143,6 +143,29 @@ class Report:
         self.traffic.received += other.traffic.received
         self.traffic.audit_seconds += other.traffic.audit_seconds
 
+    def speculative_decoding(self) -> dict[str, Any]:
+        """Return the figures under the names of vLLM's answers (RequestSpecDecodeMetrics, 0.32).
+
+        num_spec_steps: rounds whose drafts were verified. num_spec_tokens: drafts of the longest.
+        acceptance_histogram: at j, the steps that kept j drafts. mean_acceptance_length: drafts and
+        the token after them a step, 1 before any. draft_acceptance_rate: kept of the verified ones,
+        0 before any. Drafts behind the end of the text are not kept.
+        """
+        steps = self.proposed_by_position[0] if self.proposed_by_position else 0
+        reached = [steps, *self.accepted_by_position, 0]  # steps that kept so many drafts or more
+        accepted = sum(self.accepted_by_position)
+        return {
+            "mean_acceptance_length": 1 + accepted / steps if steps else 1.0,
+            "draft_acceptance_rate": accepted / self.verified if self.verified else 0.0,
+            "acceptance_histogram": [
+                more - beyond for more, beyond in zip(reached, reached[1:], strict=False)
+            ],
+            "num_spec_steps": steps,
+            "num_accepted_draft_tokens": accepted,
+            "num_draft_tokens": self.verified,
+            "num_spec_tokens": len(self.proposed_by_position),
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values for JSON."""
         return {
@@ -162,6 +185,7 @@ class Report:
             "bonus": self.bonus,
             "proposed_by_position": list(self.proposed_by_position),
             "accepted_by_position": list(self.accepted_by_position),
+            "speculative_decoding": self.speculative_decoding(),
             "discarded": {reason.value: n for reason, n in self.discarded.items()},
             "misses": {reason.value: n for reason, n in self.misses.items()},
             "bytes_sent": self.traffic.sent,
