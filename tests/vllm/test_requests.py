@@ -13,7 +13,7 @@ import pytest
 from vllm import SamplingParams
 
 from draftwire.engines.vllm.batch_breaker import BatchBreaker
-from draftwire.transport.tcp import Address, free_address
+from draftwire.transport.tcp import Address, TcpChannel, free_address
 from draftwire.verifier.miss import MissReason
 from tests.vllm.conftest import Bench
 from tests.vllm.engines import runner_of, speculation_of, texts
@@ -181,8 +181,9 @@ def test_a_stopped_drafter_holds_no_step_beyond_the_deadline(bench: Bench, tiny:
         bench.engine.llm_engine,
         free_address().port,
     )
-    process, usual = start_drafter(tiny, port), speculation.client.address
-    speculation.client.address = Address("127.0.0.1", port)
+    process, connection = start_drafter(tiny, port), speculation.client.connection
+    usual, stopped = connection.open_channel, Address("127.0.0.1", port)
+    connection.open_channel = lambda until: TcpChannel.connect(stopped, until)
     bench.line.cut()
     try:
         for seed in range(6):
@@ -211,7 +212,7 @@ def test_a_stopped_drafter_holds_no_step_beyond_the_deadline(bench: Bench, tiny:
     finally:
         process.kill()
         process.wait()
-        speculation.client.address = usual
+        connection.open_channel = usual
         engine.step()
 
 
