@@ -26,10 +26,7 @@ from draftwire.wire.registry import Layout
 DEFAULT_DEPTH = 5
 DEFAULT_SUPPORT = 32
 
-# What generate itself puts among the model's arguments, and what changes nothing for us.
-UNDERSTOOD = ("attention_mask", "position_ids", "cache", "use_cache", "logits_to_keep")
 REFUSED_OUTPUTS = ("output_attentions", "output_hidden_states")
-OUTPUTS = ("output_scores", "output_logits", *REFUSED_OUTPUTS)
 
 
 class RowTarget:
@@ -89,6 +86,17 @@ class Row:
         return bool(self.criteria(self.seen, None).all())
 
 
+def require_decodable(model: Any, config: Any) -> None:
+    """Refuse a model that is none of ours, and a decoding that takes more than one path."""
+    require_usable(model)
+    mode = config.get_generation_mode()
+    if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
+        raise ConfigurationError(
+            f"speculation samples or takes the best token; {mode.value} is another decoding: "
+            "drop num_beams and the like, or custom_generate"
+        )
+
+
 def require_supported(
     model: Any,
     input_ids: torch.Tensor,
@@ -98,15 +106,8 @@ def require_supported(
     streamer: Any,
 ) -> None:
     """Refuse a call that cannot be honoured to the letter, saying which argument to drop."""
-    require_usable(model)
     require_conforming(model, logits_width(model))
     require_within_border(model, config.max_length)
-    mode = config.get_generation_mode()
-    if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
-        raise ConfigurationError(
-            f"speculation samples or takes the best token; {mode.value} is another decoding: "
-            "drop num_beams and the like, or custom_generate"
-        )
     wanted = [name for name in REFUSED_OUTPUTS if getattr(config, name, None)]
     if wanted:
         raise ConfigurationError(f"a speculative text has no {', '.join(wanted)}: drop them")
@@ -117,15 +118,6 @@ def require_supported(
     cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
     if cache is not None and (getattr(cache, "_is_user_defined", False) or holds_tokens(cache)):
         raise ConfigurationError("a speculative text keeps caches of its own: pass no cache")
-    other = [
-        name
-        for name, value in model_kwargs.items()
-        if value is not None and name not in (*UNDERSTOOD, "past_key_values", *OUTPUTS)
-    ]
-    if other:
-        raise ConfigurationError(
-            f"only token ids can be drafted for, not {', '.join(sorted(other))}"
-        )
     if input_ids.shape[0] > 1:
         _require_batchable(config, criteria, streamer)
 

@@ -19,9 +19,16 @@ from typing import Any, Self, SupportsIndex, TypeAlias
 import torch
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from draftwire.engines.hf.call import Row, policy_for, require_supported, rows_of
+from draftwire.engines.hf.call import (
+    Row,
+    policy_for,
+    require_decodable,
+    require_supported,
+    rows_of,
+)
 from draftwire.engines.hf.frames import DecodingFunction, streamer_of_generate
 from draftwire.engines.hf.target import HfTargetContext, HfTargetEngine, score_together
+from draftwire.engines.hf.undrafted import decode_undrafted, other_inputs
 from draftwire.errors import ConfigurationError
 from draftwire.transport.tcp import Address
 from draftwire.verifier import remote
@@ -91,12 +98,33 @@ def remote_speculative(
     None: fresh random bits. torch's own generator is neither read nor advanced: words depend on
     their address alone, never on what ran before. reports: receives a :class:`Report` a row.
     ``output_scores`` and ``output_logits`` are the target's own, at the place that each token was
-    taken from; zeros behind the end of a row. Raises ConfigurationError for what cannot be
-    honoured: beams, attention outputs, a cache of the caller's, right padding, processors whose
-    state cannot be copied.
+    taken from; zeros behind the end of a row. A call that gives the model more than ids
+    (``token_type_ids``, ``pixel_values``) is decoded by ``generate`` itself, undrafted, and its
+    reports say so; a seed repeats it as a whole. Raises ConfigurationError for what cannot be
+    honoured: embeddings in the place of ids, beams, attention outputs, a cache of the caller's,
+    right padding, processors whose state cannot be copied.
     """
     streamer = streamer_of_generate(model) if streamer is None else streamer
     try:
+        require_decodable(model, generation_config)
+        keys = _keys(seed, len(input_ids))
+        others = other_inputs(model_kwargs)
+        if others:
+            output, made = decode_undrafted(
+                model,
+                input_ids,
+                logits_processor,
+                stopping_criteria,
+                generation_config,
+                model_kwargs,
+                others=others,
+                keys=keys,
+                streamer=streamer,
+            )
+            streamer = None  # it has ended
+            if reports is not None:
+                reports += made
+            return output
         require_supported(
             model, input_ids, generation_config, stopping_criteria, model_kwargs, streamer
         )
@@ -112,7 +140,6 @@ def remote_speculative(
         if policy is None:
             policy = policy_for(generation_config, rows[0].target.vocab_size)
         together = len(rows) if drafter is None else _most_together(drafter, len(rows))
-        keys = _keys(seed, len(rows))
         texts: list[Sequence[int]] = []
         for begin in range(0, len(rows), together):
             with ExitStack() as opened:
