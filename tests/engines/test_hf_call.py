@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, StoppingCriteriaList
+from transformers import DynamicCache, StaticCache, StoppingCriteriaList
 
 from draftwire.engines.hf import remote_speculative
 from draftwire.errors import ConfigurationError, PairMismatchError
@@ -36,7 +36,12 @@ REFUSED: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "attentions": (_one_row, {"output_attentions": True}, "output_attentions"),
     "hidden": (_one_row, {"output_hidden_states": True}, "output_hidden_states"),
     "static": (_one_row, {"cache_implementation": "static"}, "cache_implementation"),
-    "cache": (_one_row, {"cache": DynamicCache()}, "pass no cache"),
+    "cache": (
+        _one_row,
+        {"cache": StaticCache(config=target_model().config, max_cache_len=32)},
+        "pass no cache",
+    ),
+    "cache_of_rows": (_two_rows, {"cache": DynamicCache()}, "2 rows; .* pass no cache"),
     "embeddings": (
         _one_row,
         {"inputs_embeds": torch.zeros(1, len(PROMPT), 16)},

@@ -72,6 +72,29 @@ def holds_tokens(cache: Any) -> bool:
     )
 
 
+def why_not_adopted(model: Any, cache: Any) -> str | None:
+    """Return why a sequence of ``model`` cannot go on from a cache of the caller's, or None.
+
+    It has to hold one row, with keys and values of every position in every layer.
+    """
+    layers = getattr(cache, "layers", None)
+    if type(cache) is not DynamicCache or layers is None or getattr(cache, "offloading", False):
+        return f"a {type(cache).__name__} or its offloading is none that is cropped here"
+    if any(type(layer) is not DynamicLayer for layer in (*layers, *cache_layers(model))):
+        return "it has layers that hold a window or a state, which forget positions"
+    filled = [layer for layer in layers if layer.get_seq_length()]
+    if any(layer.keys.shape[0] != 1 for layer in filled):
+        return "it holds several rows"
+    if len({layer.get_seq_length() for layer in filled}) > 1:
+        return "its layers hold different numbers of tokens"
+    return None
+
+
+def held_tokens(cache: Any) -> int:
+    """Return the tokens that a cache which can be adopted holds; a layer may share another's."""
+    return max((int(layer.get_seq_length()) for layer in cache.layers), default=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """The states of the layers that do not crop, after ``length`` tokens."""
@@ -88,17 +111,29 @@ class SequenceCache:
     copied.
     """
 
-    def __init__(self, model: Any) -> None:
-        """Begin with no tokens."""
+    def __init__(self, model: Any, adopted: Any = None) -> None:
+        """Begin with no tokens, or with those of ``adopted`` (``why_not_adopted`` it is None).
+
+        adopted: a cache of the caller's, which is changed in place.
+        """
         self._model = model
+        self._adopted = adopted
         self._apart = _APART
         self.copies: list[Copy] = []
-        self.clear()
+        self.states: list[Any] = []
+        if adopted is None:
+            self.clear()
+        else:
+            self.cache, self.held, self._plain = adopted, held_tokens(adopted), True
 
     @property
     def keeps_state(self) -> bool:
         """Whether some layer holds what cannot be cropped."""
         return bool(self.states)
+
+    def computing(self) -> Any:
+        """Return the mode of a pass: what goes back to the caller may be used in any other."""
+        return torch.inference_mode() if self._adopted is None else torch.no_grad()
 
     def lengths(self) -> list[int]:
         """Return the tokens that each layer holds; a state that was written holds all."""
@@ -112,8 +147,11 @@ class SequenceCache:
 
     def clear(self) -> None:
         """Hold no tokens."""
-        layers = cache_layers(self._model)
         self.held = 0
+        if self._adopted is not None:
+            self.cache.layers[:] = [DynamicLayer() for _ in self.cache.layers]
+            return
+        layers = cache_layers(self._model)
         self.cache = DynamicCache()
         self.copies.clear()
         self.states = [layer for layer in layers if not crops(layer)]

@@ -7,17 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import DynamicCache
 from transformers.generation import GenerationMode
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
-from draftwire.engines.hf.cache import holds_tokens
+from draftwire.engines.hf.cache import held_tokens, holds_tokens, why_not_adopted
 from draftwire.engines.hf.emitted_rows import EmittedRows
 from draftwire.engines.hf.processors import RowProcessors
-from draftwire.engines.hf.rope import open_sequence, require_within_border
+from draftwire.engines.hf.rope import (
+    ModelSequence,
+    open_sequence,
+    require_within_border,
+    rope_border,
+)
 from draftwire.engines.hf.self_test import require_conforming
-from draftwire.engines.hf.sequence import logits_width, require_usable
+from draftwire.engines.hf.sequence import CachedSequence, logits_width, require_usable
 from draftwire.engines.hf.target import HfTargetContext, end_tokens
 from draftwire.errors import ConfigurationError, PairMismatchError
+from draftwire.verifier.generate import Generation
 from draftwire.verifier.policy import policy_like
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
@@ -39,8 +46,11 @@ class RowTarget:
     identity = tokenizer_hash = id_map_hash = bytes(32)
     end_tokens: frozenset[int] = frozenset()  # generate's stopping criteria hold them
 
-    def __init__(self, context: HfTargetContext, vocab_size: int, max_context: int) -> None:
-        """Wrap the row's context."""
+    def __init__(
+        self, context: HfTargetContext, vocab_size: int, max_context: int, *, cache: Any = None
+    ) -> None:
+        """Wrap the row's context. cache: that of the caller, to whom it goes back."""
+        self.cache = cache
         self.vocab_size = vocab_size
         self.max_context = max_context
         self.context = context
@@ -65,8 +75,9 @@ class RowTarget:
         return context.score(committed, drafts)
 
     def close(self, context: HfTargetContext) -> None:
-        """Free what the request holds."""
-        context.sequence.truncate(0)
+        """Free what the request holds, but for what goes back to the caller."""
+        if self.cache is None:
+            context.sequence.truncate(0)
 
 
 @dataclass(slots=True)
@@ -84,6 +95,13 @@ class Row:
         last = torch.tensor([[tokens[-1]]], dtype=self.seen.dtype, device=self.seen.device)
         self.seen = torch.cat([self.seen, last], dim=-1)
         return bool(self.criteria(self.seen, None).all())
+
+    def leave(self, text: Generation[HfTargetContext]) -> None:
+        """Leave in the caller's cache what generate does: all of the text but its last token."""
+        if self.target.cache is not None:
+            sequence = self.target.context.sequence
+            read = len(self.prompt) + max(len(text.tokens) - 1, 0)
+            sequence.truncate(min(read, sequence.length))
 
 
 def require_decodable(model: Any, config: Any) -> None:
@@ -115,9 +133,6 @@ def require_supported(
         raise ConfigurationError(
             f"cache_implementation={config.cache_implementation!r} cannot be rolled back: drop it"
         )
-    cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
-    if cache is not None and (getattr(cache, "_is_user_defined", False) or holds_tokens(cache)):
-        raise ConfigurationError("a speculative text keeps caches of its own: pass no cache")
     if input_ids.shape[0] > 1:
         _require_batchable(config, criteria, streamer)
 
@@ -130,6 +145,51 @@ def _require_batchable(config: Any, criteria: Any, streamer: Any) -> None:
         raise ConfigurationError("rows may end at different lengths: set pad_token_id")
 
 
+def cache_of(
+    model: Any, input_ids: torch.Tensor, config: Any, model_kwargs: Mapping[str, Any]
+) -> Any:
+    """Return the caller's cache, or a new one that is to be returned, or None for neither.
+
+    One row's cache is returned with ``return_dict_in_generate``, where its layers keep every
+    position. Raises ConfigurationError for one of the caller's that cannot be gone on from.
+    """
+    cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
+    if cache is None:
+        return None
+    if getattr(cache, "_is_user_defined", False) or holds_tokens(cache):
+        why = _why_no_cache(model, input_ids, config, model_kwargs, cache)
+        if why is not None:
+            raise ConfigurationError(
+                f"a speculative text cannot go on from this cache: {why}; pass a DynamicCache()"
+                " of one row without padding, or pass no cache"
+            )
+        return cache
+    if not config.return_dict_in_generate:
+        return None
+    cache = DynamicCache()
+    return None if _why_no_cache(model, input_ids, config, model_kwargs, cache) else cache
+
+
+def _why_no_cache(
+    model: Any, input_ids: torch.Tensor, config: Any, model_kwargs: Mapping[str, Any], cache: Any
+) -> str | None:
+    why = why_not_adopted(model, cache)
+    if why is not None:
+        return why
+    border, mask = rope_border(model), model_kwargs.get("attention_mask")
+    length = int(input_ids.shape[1])
+    if input_ids.shape[0] > 1:
+        return f"the call has {input_ids.shape[0]} rows"
+    if mask is not None and not bool(mask.all()):
+        return "the prompt is padded"
+    if border is not None and border.read_again:
+        return "this model reads a text twice, with two rope tables"
+    whole = getattr(config, "_mask_length", length) if mask is None else mask.shape[-1]
+    if whole != length or held_tokens(cache) > length:
+        return f"it holds {held_tokens(cache)} tokens and input_ids {length}: give all ids"
+    return None
+
+
 def rows_of(
     model: Any,
     input_ids: torch.Tensor,
@@ -138,11 +198,13 @@ def rows_of(
     config: Any,
     model_kwargs: Mapping[str, Any],
     vocab_size: int | None,
+    cache: Any = None,
 ) -> list[Row]:
     """Take a batch apart. vocab_size: V that the drafter shares; None = all columns of the logits.
 
-    Raises ConfigurationError for padding that is not on the left, and for positions that are not
-    the usual ones.
+    cache: the only row's, of ``cache_of``; it has read the first of its ids. Raises
+    ConfigurationError for padding that is not on the left, and for positions that are not the
+    usual ones.
     """
     width = logits_width(model)
     if vocab_size is not None and vocab_size > width:
@@ -156,7 +218,7 @@ def rows_of(
     for index, start in enumerate(starts):
         ids = input_ids[index].tolist()
         context = HfTargetContext(
-            open_sequence(model),
+            _sequence(model, cache, ids),
             RowProcessors(
                 processors,
                 row=index,
@@ -172,10 +234,16 @@ def rows_of(
                 bool(config.return_dict_in_generate and config.output_logits),
             ),
         )
-        target = RowTarget(context, vocab_size or width, config.max_length + 1)
+        target = RowTarget(context, vocab_size or width, config.max_length + 1, cache=cache)
         seen = input_ids[index : index + 1]
         rows.append(Row(target, ids[start:], config.max_length - length, criteria, seen))
     return rows
+
+
+def _sequence(model: Any, cache: Any, ids: Sequence[int]) -> ModelSequence:
+    if cache is None:
+        return open_sequence(model)
+    return CachedSequence(model, cache, ids[: held_tokens(cache)])
 
 
 def _starts(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:

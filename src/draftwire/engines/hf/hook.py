@@ -21,6 +21,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftwire.engines.hf.call import (
     Row,
+    cache_of,
     policy_for,
     require_decodable,
     require_supported,
@@ -101,8 +102,9 @@ def remote_speculative(
     taken from; zeros behind the end of a row. A call that gives the model more than ids
     (``token_type_ids``, ``pixel_values``) is decoded by ``generate`` itself, undrafted, and its
     reports say so; a seed repeats it as a whole. Raises ConfigurationError for what cannot be
-    honoured: embeddings in the place of ids, beams, attention outputs, a cache of the caller's,
-    right padding, processors whose state cannot be copied.
+    honoured: embeddings in the place of ids, beams, attention outputs, right padding, processors
+    whose state cannot be copied, a cache that does not hold every position of one unpadded row.
+    One that does is gone on from, and holds the text without its last token afterwards.
     """
     streamer = streamer_of_generate(model) if streamer is None else streamer
     try:
@@ -136,36 +138,62 @@ def remote_speculative(
             generation_config,
             model_kwargs,
             getattr(drafter, "vocab_size", None),
+            cache_of(model, input_ids, generation_config, model_kwargs),
         )
         if policy is None:
             policy = policy_for(generation_config, rows[0].target.vocab_size)
-        together = len(rows) if drafter is None else _most_together(drafter, len(rows))
-        texts: list[Sequence[int]] = []
-        for begin in range(0, len(rows), together):
-            with ExitStack() as opened:
-                running = [
-                    opened.enter_context(_begin(row, key, drafter, policy, depth))
-                    for row, key in zip(
-                        rows[begin : begin + together], keys[begin : begin + together], strict=True
-                    )
-                ]
-                _run(model, running, None if depth == 0 else drafter, streamer)
-            texts += [each.tokens for each in running]
-            if reports is not None:
-                reports += [each.report for each in running]
+        texts = _texts(model, rows, keys, drafter, policy, depth, streamer, reports)
     finally:
         if streamer is not None:  # whatever was raised: its reader waits for the end
             streamer.end()
     sequences = _joined(input_ids, texts, generation_config._pad_token_tensor)
     if not generation_config.return_dict_in_generate:
         return sequences
+    return _output(sequences, rows, texts, generation_config)
+
+
+def _texts(
+    model: Any,
+    rows: Sequence[Row],
+    keys: Sequence[tuple[int | None, int]],
+    drafter: Drafter | None,
+    policy: ProposalPolicy,
+    depth: int | None,
+    streamer: Any,
+    reports: list[Report] | None,
+) -> list[Sequence[int]]:
+    """Return the text of each row, as many together as the drafter takes."""
+    together = len(rows) if drafter is None else _most_together(drafter, len(rows))
+    texts: list[Sequence[int]] = []
+    for begin in range(0, len(rows), together):
+        some = slice(begin, begin + together)
+        with ExitStack() as opened:
+            running = []
+            for row, key in zip(rows[some], keys[some], strict=True):
+                text = opened.enter_context(_begin(row, key, drafter, policy, depth))
+                opened.callback(row.leave, text)  # whatever is raised
+                running.append(text)
+            _run(model, running, None if depth == 0 else drafter, streamer)
+        texts += [each.tokens for each in running]
+        if reports is not None:
+            reports += [each.report for each in running]
+    return texts
+
+
+def _output(
+    sequences: torch.Tensor, rows: Sequence[Row], texts: Sequence[Sequence[int]], config: Any
+) -> GenerateDecoderOnlyOutput:
     for row, text in zip(rows, texts, strict=True):
         row.target.context.rows.settle(len(row.prompt) + len(text))
     kept = [row.target.context.rows for row in rows]
+    # transformers 5 renamed the field on the way
+    names = GenerateDecoderOnlyOutput.__dataclass_fields__
+    cache = {"cache" if "cache" in names else "past_key_values": rows[0].target.cache}
     return GenerateDecoderOnlyOutput(
         sequences=sequences,
-        scores=_steps([each.scores for each in kept]) if generation_config.output_scores else None,
-        logits=_steps([each.logits for each in kept]) if generation_config.output_logits else None,
+        scores=_steps([each.scores for each in kept]) if config.output_scores else None,
+        logits=_steps([each.logits for each in kept]) if config.output_logits else None,
+        **cache,
     )
 
 

@@ -105,16 +105,19 @@ class CachedSequence:
     the model's own arithmetic.
     """
 
-    def __init__(self, model: Any) -> None:
-        """Begin with no tokens."""
+    def __init__(self, model: Any, adopted: Any = None, tokens: Sequence[int] = ()) -> None:
+        """Begin with no tokens, or with the cache of the caller's that has read ``tokens``.
+
+        adopted: is changed in place; see :func:`draftwire.engines.hf.cache.why_not_adopted`.
+        """
         self._model = model
         parameters = inspect.signature(model.forward).parameters
         self._cache_keyword = cache_keyword(model) or "past_key_values"
         self._keeps_logits = "logits_to_keep" in parameters
         # As generate does: some models count from elsewhere, or always from zero, when not told.
         self._takes_positions = "position_ids" in parameters
-        self._cache = SequenceCache(model)
-        self._tokens: list[int] = []
+        self._cache = SequenceCache(model, adopted)
+        self._tokens: list[int] = list(tokens)
 
     @property
     def length(self) -> int:
@@ -188,7 +191,7 @@ class CachedSequence:
         if self._takes_positions:
             begin = self._cache.held
             extra["position_ids"] = torch.arange(begin, begin + len(feed), device=ids.device)[None]
-        with torch.inference_mode():
+        with self._cache.computing():
             output = self._model(input_ids=ids, return_dict=True, **extra)
             logits: torch.Tensor = output.logits[0, -keep:].to(dtype=torch.float32, copy=True)
         self._cache.held += len(feed)
