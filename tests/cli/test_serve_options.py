@@ -21,6 +21,8 @@ REFUSED = [
     (("--max-sessions", "0"), "--max-sessions"),
     (("--max-batch", "0"), "--max-batch"),
     (("--max-batch", "5000"), "--max-batch"),
+    (("--max-context", "1"), "--max-context"),
+    (("--max-context", "9999999999"), "--max-context"),
     (("--max-depth", "65"), "--max-depth"),
     (("--max-depth", "0"), "--max-depth"),
     (("--max-support", "0"), "--max-support"),

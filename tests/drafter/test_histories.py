@@ -137,7 +137,7 @@ def connection_of(connection: Connection[ToyContext]) -> tuple[Any, ...]:
         connection._repeated,
         connection.heard_at,
         dict(connection._ends),
-        {session: context.tokens for session, context in connection.contexts.items()},
+        {session: held.context.tokens for session, held in connection.contexts.items()},
         dict(connection.answers._of),
         list(table._asked.items()),
         dict(table._slots),

@@ -416,9 +416,8 @@ def test_e49_a_nan_row_of_the_drafter_is_a_named_miss() -> None:
 def test_e51_past_the_drafters_context_the_target_goes_on_alone_and_says_so_once(
     path: str,
 ) -> None:
-    target, engine = ToyTarget(mixed(V, 1), V), near()
-    engine.max_context = 32
-    with drafting(path, engine, target) as drafter:
+    target, engine, config = ToyTarget(mixed(V, 1), V), near(), DrafterConfig(max_context=32)
+    with drafting(path, engine, target, config=config) as drafter:
         run = generate(target, drafter, PROMPT, Sampling(seed=4, max_tokens=80), DENSE)
         emissions = list(run)
     assert len(emissions) == 80
@@ -429,7 +428,7 @@ def test_e51_past_the_drafters_context_the_target_goes_on_alone_and_says_so_once
     assert "context is full" in run.report.notes[0]
     assert set(run.report.misses) == {MissReason.CONTEXT_LIMIT}
     # A prompt that is longer than the drafter's context from the start.
-    with drafting(path, engine, target) as drafter:
+    with drafting(path, engine, target, config=config) as drafter:
         run = generate(target, drafter, [1] * 40, Sampling(seed=4, max_tokens=8), DENSE)
         assert {e.kind for e in run} == {Kind.TARGET_ONLY}
         assert run.report.traffic.sent == 0

@@ -26,6 +26,7 @@ from draftwire.cli.options import (
 from draftwire.cli.ranks import rank_options, take_ranks
 from draftwire.cli.security import security_options, take_security
 from draftwire.cli.telemetry import take_telemetry, telemetry_options
+from draftwire.drafter.config import MOST_CONTEXT
 from draftwire.transport.tcp import is_loopback
 from draftwire.wire.registry import MAX_VOCABULARY, LayoutSet, WireVersion
 
@@ -86,6 +87,12 @@ Examples:
     type=Number(0, MOST_MIB, above=True),
     show_default="half of the memory",
     help="What answers may hold in all, kept or not sent yet; more is declined.",
+)
+@click.option(
+    "--max-context",
+    type=click.IntRange(2, MOST_CONTEXT),
+    show_default="262144, or the model's",
+    help="Tokens of a text that is drafted for; the last ones that the model can read are read.",
 )
 @click.option("--max-depth", type=DEPTH, default=8, show_default=True, help="Deepest proposal.")
 @click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from draftwire.bounds import require_whole
 from draftwire.drafter.limits import PeerLimits
@@ -13,18 +14,22 @@ from draftwire.wire.hello import ANY_IDENTITY
 from draftwire.wire.identity import require_identity
 from draftwire.wire.registry import V2_LAYOUTS, LayoutSet, WireVersion
 
+MOST_CONTEXT: Final = 1 << 28
+"""Tokens of a prefix whose STEP still has a size that HELLO can name."""
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterConfig:
     """What a drafter offers, and how much it takes.
 
     version: the one wire version spoken. layouts: IDS_ONLY for v1; DENSE, SPARSE or both for v2.
-    max_sessions, max_slots, max_depth, max_support: for each connection. max_context: 0 = the
-    engine's. max_reply_bytes: 0 = what the other limits need; less is refused in HELLO (P8).
-    max_reply_memory: bytes that the answers of all connections may hold; 0 = half of the memory
-    that there is. max_connections: over all. max_batch: most proposals drawn at once. peer: rates
-    and times. shard_count: of how many shards each reply is one (P29); 1 = whole replies.
-    kernels: what quantises and draws, a choice of ``kernels_for``.
+    max_sessions, max_slots, max_depth, max_support: for each connection. max_context: tokens of a
+    prefix and its proposal, 0 = 2^18 or the engine's where that is more; of a prefix that is longer
+    than the engine reads, it reads the last tokens. max_reply_bytes: 0 = what the other limits
+    need; less is refused in HELLO (P8). max_reply_memory: bytes that the answers of all connections
+    may hold; 0 = half of the memory that there is. max_connections: over all. max_batch: most
+    proposals drawn at once. peer: rates and times. shard_count: of how many shards each reply is
+    one (P29); 1 = whole replies. kernels: what quantises and draws, a choice of ``kernels_for``.
     target_identity: the one target checkpoint that is drafted for, all zero = any.
     """
 
@@ -61,6 +66,8 @@ class DrafterConfig:
         require_identity("target_identity", self.target_identity)
         for name in ("max_context", "max_reply_bytes", "max_reply_memory"):
             require_whole(name, getattr(self, name), 0)
+        if self.max_context > MOST_CONTEXT:
+            raise ConfigurationError(f"max_context must be at most {MOST_CONTEXT:,}")
         if 0 < self.peer.max_positions < self.max_depth:
             raise ConfigurationError(
                 f"max_positions {self.peer.max_positions} never lets a proposal of max_depth"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, Protocol
 
 from draftwire.drafter.config import DrafterConfig
+from draftwire.drafter.contexts import HeldContext
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.engine import Context
 from draftwire.drafter.limits import Allowance
@@ -61,7 +62,7 @@ class Connection(Generic[Context]):
         self.outgoing = OutQueue()
         self.answers = Answers(program.memory)
         self.closing = False
-        self.contexts: dict[int, Context] = {}
+        self.contexts: dict[int, HeldContext[Context]] = {}
         self.table: SessionTable | None = None
         self.error: ProtocolError | None = None  # why it is closing, where there is a reason
         self._program = program

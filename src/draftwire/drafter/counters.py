@@ -33,14 +33,15 @@ class DrafterCounters:
     connections: accepted; ended: of them, those that are over. sessions: that were drafted for.
     proposals, drafts: that were sent, and their positions. withdrawn: tasks that were cancelled
     before their batch. short: declined because answers held as much memory as they may.
-    prefill_chunks: of long prefixes, before the last of each. declined: answers other than a
-    proposal. engine_failures: batches, and ends of contexts, that the engine answered with an
-    exception. exhausted: failures to accept a connection, for want of descriptors or memory.
-    batches, seconds: sizes of batches and the time they took. received, sent: bytes. rejected:
-    connections that ended before HELLO was agreed. ended_leases: agreed connections that were ended
-    for their silence; ended_sessions: single sessions. local_errors: protocol errors that ended a
-    connection; refused: those that concerned one session; remote_errors: those that verifiers found
-    in what was sent from here.
+    prefill_chunks: of long prefixes, before the last of each. fed_tokens: of prefixes that the
+    model has read, one again where it was read again; drafts not among them. declined: answers
+    other than a proposal. engine_failures: batches, and ends of contexts, that the engine answered
+    with an exception. exhausted: failures to accept a connection, for want of descriptors or
+    memory. batches, seconds: sizes of batches and the time they took. received, sent: bytes.
+    rejected: connections that ended before HELLO was agreed. ended_leases: agreed connections that
+    were ended for their silence; ended_sessions: single sessions. local_errors: protocol errors
+    that ended a connection; refused: those that concerned one session; remote_errors: those that
+    verifiers found in what was sent from here.
     """
 
     connections: int = 0
@@ -51,6 +52,7 @@ class DrafterCounters:
     withdrawn: int = 0
     short: int = 0
     prefill_chunks: int = 0
+    fed_tokens: int = 0
     engine_failures: int = 0
     exhausted: int = 0
     received: int = 0

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias
 
 from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.connection import Connection
+from draftwire.drafter.contexts import HeldContext, Window, longest_prefix
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
@@ -50,9 +51,9 @@ def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
         layouts=config.layouts,
         max_sessions=config.max_sessions,
         max_slots=config.max_slots,
-        max_depth=config.max_depth,
+        max_depth=min(config.max_depth, engine.max_context - 1),
         max_support=config.max_support,
-        max_context=config.max_context,
+        max_context=longest_prefix(engine.max_context, config),
         max_reply_bytes=config.max_reply_bytes,
         shard_count=config.shard_count,
         peer_identity=config.target_identity,
@@ -92,6 +93,7 @@ class DrafterProgram(Generic[Context]):
         self._answer = require_room(engine.vocab_size, config, self.memory.most)
         self.connections: set[Connection[Context]] = set()
         self._hello = drafter_hello(engine, config)
+        self._window = Window.of(engine.max_context, config)
         self._source = source
         self._proposer = proposer or partial(propose, kernels=config.kernels)
         self._warms_kernels = proposer is None  # who proposes otherwise has kernels of its own
@@ -191,11 +193,11 @@ class DrafterProgram(Generic[Context]):
 
         Every end of a session comes here: a verifier that leaves must not end the others.
         """
-        context = connection.contexts.pop(session, None)
-        if context is None:
+        held = connection.contexts.pop(session, None)
+        if held is None:
             return
         try:
-            self.engine.close(context)
+            self.engine.close(held.context)
         except Exception:  # the engine is not ours
             self.counters.engine_failures += 1
             _LOG.exception("the engine failed to close a context")
@@ -324,8 +326,8 @@ class DrafterProgram(Generic[Context]):
             self._scheduler.drop(connection, task.session)
             return True
         assert connection.table is not None
-        length = connection.contexts[task.session].length
-        self._scheduler.put(connection, connection.table.fed(task, length))
+        end = connection.contexts[task.session].end
+        self._scheduler.put(connection, connection.table.fed(task, end))
         self.counters.prefill_chunks += 1
         return False
 
@@ -358,32 +360,37 @@ class DrafterProgram(Generic[Context]):
 
     def _feed(self, connection: Connection[Context], task: DraftTask) -> int:
         """Return how many tokens a task feeds, with those that the model has lost."""
-        context = connection.contexts.get(task.session)
-        lacking = task.cached_tokens - (0 if context is None else context.length)
-        return len(task.new_tokens) + (lacking if lacking > 0 else 0)
+        start, kept = self._reading(connection.contexts.get(task.session), task)
+        return task.first_position - start - kept
+
+    def _reading(self, held: HeldContext[Context] | None, task: DraftTask) -> tuple[int, int]:
+        """Return the first position that the model reads for a task, and how many it has read."""
+        start = self._window.start(task.first_position)
+        return start, 0 if held is None else held.keeps(start, task.cached_tokens)
 
     def _job(
         self, connection: Connection[Context], task: DraftTask, *, piece: bool
     ) -> DraftJob[Context]:
-        context = connection.contexts.get(task.session)
-        if context is None:
-            context = connection.contexts[task.session] = self.engine.open()
+        held = connection.contexts.get(task.session)
+        if held is None:
+            held = connection.contexts[task.session] = HeldContext(self.engine.open())
             self.counters.sessions += 1
-        tokens, policy = task.new_tokens, task.policy
-        # Shorter where it was made again after the engine failed, or where drafts were not the
-        # model's; what it holds is the beginning of what is kept all the same.
-        if context.length < task.cached_tokens:
+        # Less than is kept where it was made again after the engine failed, where drafts were not
+        # the model's, or where the window has moved on.
+        held.start, kept = self._reading(held, task)
+        self.engine.truncate(held.context, kept)
+        tokens, policy = task.new_tokens[held.end - task.cached_tokens :], task.policy
+        if held.end < task.cached_tokens:
             assert connection.table is not None
-            tokens = connection.table[task.session].tokens[context.length :]
-        else:
-            self.engine.truncate(context, task.cached_tokens)
+            tokens = connection.table[task.session].tokens[held.end :]
         if piece:
             tokens, policy = (
                 tokens[: self.config.peer.prefill_chunk_tokens],
                 replace(policy, depth=0),
             )
+        self.counters.fed_tokens += len(tokens)
         return DraftJob(
-            context,
+            held.context,
             tokens,
             policy,
             task.proposal_key,

@@ -178,6 +178,12 @@ DRAFTER_METRICS: Final[tuple[MetricSpec[DrafterView], ...]] = (
         lambda v: v.counters.prefill_chunks,
     ),
     MetricSpec(
+        "draftwire_drafter_fed_tokens",
+        _C,
+        "Tokens of prefixes that the model has read, those among them that it has read again",
+        lambda v: v.counters.fed_tokens,
+    ),
+    MetricSpec(
         "draftwire_drafter_engine_failures",
         _C,
         "Batches, and ends of contexts, that the engine answered with an exception",

@@ -37,13 +37,14 @@ def hello_of(
     shard_count: int = 1,
     peer_identity: bytes = ANY_IDENTITY,
 ) -> Hello:
-    """Return the HELLO of a model, the limits cut to what the model can do.
+    """Return the HELLO of a model, depth and support cut to what the model can do.
 
-    max_context: 0 = the model's. max_reply_bytes: 0 = what the other limits need. peer_identity: of
-    the other role's checkpoint; all zero = any.
+    max_context: 0 = the model's; a drafter that reads a prefix's last tokens may name more.
+    max_reply_bytes: 0 = what the other limits need. peer_identity: of the other role's checkpoint;
+    all zero = any.
     """
     support = min(max_support, model.vocab_size)
-    context = min(max_context or model.max_context, model.max_context)
+    context = max_context or model.max_context
     depth = min(max_depth, context - 1)
     reply = largest_reply_bytes(layouts, model.vocab_size, depth, support)
     mine, theirs = model.identity, peer_identity

@@ -1,0 +1,66 @@
+"""What a drafting model holds of a session's prefix: all of it, or a window of its last tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Generic
+
+from draftwire.drafter.config import DrafterConfig
+from draftwire.drafter.engine import Context
+
+LONGEST_PREFIX: Final = 1 << 18
+"""Tokens of a prefix that is drafted for unless configured otherwise, however few a model reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Where the model begins to read a committed prefix.
+
+    size: the most tokens of a prefix that it reads at once; 0 = all of any. Where the prefix is
+    longer, the window moves on by half of its size at a time, so that a token more seldom means
+    that what is left is read again; over a text the model reads each token about twice.
+    """
+
+    size: int = 0
+
+    @classmethod
+    def of(cls, max_context: int, config: DrafterConfig) -> Window:
+        """Return the window of a model that reads ``max_context`` tokens, drafts included."""
+        longest = longest_prefix(max_context, config)
+        return cls(0 if longest <= max_context else max(max_context - config.max_depth, 1))
+
+    def start(self, length: int) -> int:
+        """Return the first position that is read of a prefix of ``length`` tokens.
+
+        A function of the length alone, so that q is one of the prefix and the policy (law 2).
+        """
+        if not self.size or length <= self.size:
+            return 0
+        stride = max(self.size // 2, 1)
+        return -(-(length - self.size) // stride) * stride
+
+
+def longest_prefix(max_context: int, config: DrafterConfig) -> int:
+    """Return the most tokens of a prefix and its proposal, for a model that reads max_context."""
+    return config.max_context or max(max_context, LONGEST_PREFIX)
+
+
+@dataclass(slots=True)
+class HeldContext(Generic[Context]):
+    """A context of the model. start: the position in the session's prefix of its first token."""
+
+    context: Context
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        """One past the last position whose state it holds."""
+        return self.start + self.context.length
+
+    def keeps(self, start: int, cached: int) -> int:
+        """Return how many of its first tokens serve a prefix.
+
+        start: the first position to be read. cached: the prefix begins as the one that was held
+        did, for so many tokens.
+        """
+        return max(min(self.end, cached) - start, 0) if self.start == start else 0
