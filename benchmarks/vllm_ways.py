@@ -161,12 +161,9 @@ def _counts(engine: Any, speculation: Any, taken: list[float]) -> dict[str, Any]
 
 def serve_drafter(options: argparse.Namespace, out: IO[str]) -> None:
     """Run the drafter, and say how long its model and all of its drafting took since a reset."""
-    import threading
-
     from draftwire.drafter.program import DrafterConfig, DrafterProgram
-    from draftwire.drafter.server import DrafterServer
     from draftwire.engines.hf.draft import HfDraftEngine
-    from draftwire.transport.tcp import listen
+    from testing.harness.servers import serving
 
     spent = {"draft": 0.0, "model": 0.0}
 
@@ -189,16 +186,12 @@ def serve_drafter(options: argparse.Namespace, out: IO[str]) -> None:
     engine = HfDraftEngine.from_folder(options.drafter)
     config = DrafterConfig(max_sessions=16, max_slots=16, max_depth=options.depth)
     program: DrafterProgram[Any] = DrafterProgram(engine, config)
-    program.warm_up()
-    server = DrafterServer(program, listen("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    _say(out, {"address": str(server.address)})
-    for line in sys.stdin:
-        if json.loads(line)["reset"]:
-            spent.update(dict.fromkeys(spent, 0.0))
-        _say(out, dict(spent))
-    server.stop()
+    with serving(program) as server:
+        _say(out, {"address": str(server.address)})
+        for line in sys.stdin:
+            if json.loads(line)["reset"]:
+                spent.update(dict.fromkeys(spent, 0.0))
+            _say(out, dict(spent))
 
 
 def _say(out: IO[str], answer: dict[str, Any]) -> None:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from draftwire.drafter.program import Connection, DrafterProgram
-from draftwire.session.link import AgreedEvent, Link
-from draftwire.session.proposal import Dropped, Proposal, Received
+from draftwire.session.link import Closed
+from draftwire.session.proposal import Proposal, Received
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.verifier.hello import verifier_hello
-from draftwire.wire.messages import ErrorMessage, ProposalPolicy
+from draftwire.wire.messages import ErrorMessage, Hello, ProposalPolicy
+from testing.harness.linked import Result, VerifierEnd
 from testing.toys.models import ToyTarget, mixed
 
 V: Final = 9
@@ -22,17 +23,20 @@ TARGET: Final = ToyTarget(mixed(V, 1), V)
 
 
 class Peer:
-    """A verifier by hand: a link and its sessions, bytes carried over one by one."""
+    """A verifier by hand: a link and its sessions, bytes carried over one by one.
 
-    def __init__(self, program: DrafterProgram[Any], model: Any = TARGET) -> None:
+    hello: what it says of itself; None = that of ``model`` as target.
+    """
+
+    def __init__(
+        self, program: DrafterProgram[Any], model: Any = TARGET, hello: Hello | None = None
+    ) -> None:
         connection = program.connect()
         assert connection is not None
         self.connection: Connection[Any] = connection
-        self.link = Link(verifier_hello(model), 0.0)
-        self.sessions: dict[int, VerifierSession] = {}
-        self.results: dict[int, list[Proposal | Dropped]] = {}
-        self.errors: list[ErrorMessage] = []
-        self.link.start()
+        self.end = VerifierEnd(verifier_hello(model) if hello is None else hello)
+        self.link, self.sessions = self.end.link, self.end.sessions
+        self.results: dict[int, list[Result]] = {}
         self.send()
         self.receive()
         assert self.link.agreed is not None
@@ -53,18 +57,17 @@ class Peer:
                 self.connection.feed(bytes((byte,)))
 
     def receive(self) -> None:
-        for event in self.link.feed(self.connection.outgoing.drain(), 0.0):
-            if isinstance(event, Received):
-                message = event.message
-                if isinstance(message, ErrorMessage):
-                    self.errors.append(message)
-                result = self.sessions[message.session].take(event, 0.0)  # type: ignore[union-attr]
-                if result is not None:
-                    self.results[message.session].append(result)  # type: ignore[union-attr]
-            else:
-                assert isinstance(event, AgreedEvent)
+        for session, result in self.end.receive(self.connection.outgoing.drain()):
+            self.results[session].append(result)
+        assert not any(isinstance(event, Closed) for event in self.end.events)
+
+    @property
+    def errors(self) -> list[ErrorMessage]:
+        """The errors that were heard of sessions."""
+        messages = [event.message for event in self.end.events if isinstance(event, Received)]
+        return [message for message in messages if isinstance(message, ErrorMessage)]
 
 
-def tokens_of(result: Proposal | Dropped) -> tuple[int, ...]:
+def tokens_of(result: Result) -> tuple[int, ...]:
     assert isinstance(result, Proposal)
     return result.tokens

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftwire.drafter.program import DrafterConfig
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.engines.parallel.drafter import RankedJob
 from draftwire.engines.parallel.mailbox import ShardMailbox
 from draftwire.engines.parallel.reply import FollowerProgram
@@ -107,6 +107,9 @@ def test_a_verifier_that_changes_its_key_harms_nobody() -> None:
 class ShardPeer(Peer):
     """A verifier's rank: its sessions take one shard."""
 
+    def __init__(self, program: DrafterProgram[Any]) -> None:
+        super().__init__(program, hello=verifier_hello(TARGET, shard_count=2))
+
     def begin(self, key: int) -> None:
         agreed = self.link.agreed
         self.sessions[SESSION] = VerifierSession(
@@ -115,20 +118,15 @@ class ShardPeer(Peer):
         self.results[SESSION] = []
 
 
-def sharded_hello(target: Any) -> Any:
-    return verifier_hello(target, shard_count=2)
-
-
 @pytest.mark.parametrize("drawn", [(0, 1), (1, 0)])
 def test_two_verifiers_with_one_session_id_get_their_own_shards(
-    drawn: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    drawn: tuple[int, int],
 ) -> None:
     """Over the wire, whichever proposal is drawn first; a third one waits for nothing."""
-    monkeypatch.setattr("tests.drafter.peer.verifier_hello", sharded_hello)
     mailbox = ShardMailbox()
     engine: Any = ToyDrafter(mixed(V, 2), V)
     program = FollowerProgram(engine, DrafterConfig(shard_count=2), mailbox)
-    peers = [ShardPeer(program, TARGET) for _ in range(3)]
+    peers = [ShardPeer(program) for _ in range(3)]
     for peer, key in zip(peers, (*KEYS, 79), strict=True):
         peer.begin(key)
         peer.ask(SESSION, POLICY)
@@ -144,15 +142,12 @@ def test_two_verifiers_with_one_session_id_get_their_own_shards(
         assert tokens == ([(5 + index,)] if index < 2 else [])
 
 
-def test_a_connection_that_ends_leaves_its_places_to_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tests.drafter.peer.verifier_hello", sharded_hello)
+def test_a_connection_that_ends_leaves_its_places_to_the_next() -> None:
     mailbox = ShardMailbox()
     engine: Any = ToyDrafter(mixed(V, 2), V)
     program = FollowerProgram(engine, DrafterConfig(shard_count=2), mailbox)
     for round_ in (1, 2):
-        peer = ShardPeer(program, TARGET)
+        peer = ShardPeer(program)
         peer.begin(KEYS[0])
         for _ in range(round_ - 1):
             peer.sessions[SESSION].reset()

@@ -235,6 +235,15 @@ def test_ids_only_is_the_greedy_token(kernels):
     assert q.ids.tolist() == [[1], [0]] and q.counts.tolist() == [[TOTAL]] * 2
 
 
+@every
+def test_no_rows_have_no_q(kernels):
+    for given in POLICIES:
+        q, status = kernels.quantise(kernels.from_host(np.zeros((0, 5), np.float32)), given)
+        width = 5 if given.layout is Layout.DENSE else max(1, given.support)
+        assert (len(status), tuple(q.counts.shape)) == (0, (0, width))
+        assert kernels.draw(q, np.zeros(0, np.int64)).tolist() == kernels.host_rows(q) == []
+
+
 def test_kernels_that_cannot_be_are_refused_with_the_way_out(monkeypatch):
     with pytest.raises(ConfigurationError, match="one of auto, cpu, torch, triton"):
         kernels_for("cupy", "cpu")

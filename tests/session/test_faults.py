@@ -24,11 +24,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from draftwire.session.link import AgreedEvent, Closed, Link
-from draftwire.session.proposal import DraftTask, Dropped, Proposal, Received
+from draftwire.session.link import Link
+from draftwire.session.proposal import DraftTask, Dropped, Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.session.session_states import State
 from draftwire.session.session_table import SessionTable
+from draftwire.session.shards import ShardProposal
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire.registry import LayoutSet, Outcome, Role, Status
 from testing.harness.joined import (
@@ -42,6 +43,7 @@ from testing.harness.joined import (
     HashDrafter,
     hello,
 )
+from testing.harness.linked import DrafterEnd, VerifierEnd
 from testing.harness.memory import Fault, Faults, MemoryEnd, MemoryPair
 
 LONGEST = 2.0
@@ -81,14 +83,23 @@ class FaultyRounds(RuleBasedStateMachine):
     def connect(self) -> None:
         self.fault_seed += 1
         self.pair = MemoryPair(Faults(longest=LONGEST), self.fault_seed)
-        self.verifier = Link(hello(Role.VERIFIER, self.layouts), self.now)
-        self.drafter = Link(hello(Role.DRAFTER, self.layouts), self.now)
-        self.table: SessionTable | None = None
-        self.tasks: deque[DraftTask] = deque()
+        self.ends = (
+            VerifierEnd(hello(Role.VERIFIER, self.layouts), self.now),
+            DrafterEnd(hello(Role.DRAFTER, self.layouts), self.now, model=self.model),
+        )
+        self.verifier, self.drafter = (end.link for end in self.ends)
+        self.ends[0].sessions[1] = self.asking
         self.begun = (0, 0)  # the generation and round of the task that was begun last
         self.model.states.clear()
-        self.verifier.start()
         self.pump()
+
+    @property
+    def table(self) -> SessionTable | None:
+        return self.ends[1].table
+
+    @property
+    def tasks(self) -> deque[DraftTask]:
+        return self.ends[1].tasks
 
     def write(self, link: Link, end: MemoryEnd) -> None:
         parts = link.outgoing()
@@ -105,41 +116,29 @@ class FaultyRounds(RuleBasedStateMachine):
         if self.verifier.closed or self.drafter.closed:
             self.disconnect()
 
-    def pump_drafter(self) -> bool:
-        data = self.pair.drafter.receive(self.now)
-        if data is None or self.drafter.closed:
-            return False
+    def arrived(self, link: Link, end: MemoryEnd) -> bytes:
+        """What has come for an open link, which hears of the stream's end too; b"" = nothing."""
+        data = end.receive(self.now)
+        if data is None or link.closed:
+            return b""
         if data == b"":
-            self.drafter.finished()
-            return False
-        for event in self.drafter.feed(data, self.now):
-            if isinstance(event, AgreedEvent):
-                self.table = SessionTable(event.agreed)
-            elif isinstance(event, Received):
-                assert self.table is not None
-                actions = self.table.receive(event.message)
-                self.drafter.send_parts(actions.parts)
-                if actions.task is not None:
-                    self.tasks.append(actions.task)
-        return True
+            link.finished()
+        return data
+
+    def pump_drafter(self) -> bool:
+        data = self.arrived(self.drafter, self.pair.drafter)
+        if data:
+            self.ends[1].receive(data, self.now)
+        return bool(data)
 
     def pump_verifier(self) -> bool:
-        data = self.pair.verifier.receive(self.now)
-        if data is None or self.verifier.closed:
-            return False
-        if data == b"":
-            self.verifier.finished()
-            return False
-        for event in self.verifier.feed(data, self.now):
-            if isinstance(event, AgreedEvent):
-                self.asking.connected(event.agreed)
-            elif isinstance(event, Received):
-                self.taken(self.asking.take(event, self.now))
-            else:
-                assert isinstance(event, Closed)
-        return True
+        data = self.arrived(self.verifier, self.pair.verifier)
+        if data:
+            for _, result in self.ends[0].receive(data, self.now):
+                self.taken(result)
+        return bool(data)
 
-    def taken(self, result: Proposal | Dropped | None) -> None:
+    def taken(self, result: Proposal | ShardProposal | Dropped) -> None:
         if isinstance(result, Dropped):
             self.given_up.add((result.generation, result.round))
         if not isinstance(result, Proposal):
@@ -235,11 +234,9 @@ class FaultyRounds(RuleBasedStateMachine):
             return
         if status is None:
             self.begun = (task.generation, task.round)
-            prefix = self.table[1].tokens
-            parts = self.table.reply(task, self.model.draft(task, prefix))
+            self.ends[1].draft(task)
         else:
-            parts = self.table.decline(task, status)
-        self.drafter.send_parts(parts)
+            self.drafter.send_parts(self.table.decline(task, status))
         self.pump()
 
     @precondition(lambda self: self.asking.deadline is not None or self.proposal is not None)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from draftwire.errors import ProtocolErrorCode, RemoteError
-from draftwire.session.link import AgreedEvent, Closed, Event, Link
+from draftwire.session.link import Closed, Link
 from draftwire.session.link_states import LinkState
 from draftwire.session.proposal import Proposal, Received
 from draftwire.session.session_table import SessionTable
@@ -19,81 +17,45 @@ from spec.oracle import keys, messages
 from spec.oracle.frames import read_frames
 from testing.harness.joined import KEY as PROPOSAL_KEY
 from testing.harness.joined import PROMPT, SPARSE, HashDrafter, hello
+from testing.harness.linked import NONCES, LinkedPair
 
 CODE = ProtocolErrorCode
 KEY = bytes(range(32))
 FRAME = 20 + 32  # a CHALLENGE or a PROOF
 
 
-@dataclass
-class Wire:
-    """Both links, everything each has sent, and what happened at each end."""
+class Wire(LinkedPair):
+    """Both ends with a key. flip: (0: there, 1: back), which byte is changed on its way."""
 
-    keys: tuple[bytes, bytes] = (KEY, KEY)
-    nonces: tuple[bytes, bytes] = (b"v" * 32, b"d" * 32)
-    flip: tuple[int, int] | None = None  # (0: there, 1: back), which byte on its way
-    sent: list[bytearray] = field(default_factory=lambda: [bytearray(), bytearray()])
-    events: list[list[Event]] = field(default_factory=lambda: [[], []])
-
-    def __post_init__(self) -> None:
-        self.links = [
-            Link(hello(role), 0.0, key, nonce if key else b"")
-            for role, key, nonce in zip(Role, self.keys, self.nonces, strict=True)
-        ]
-        self.table: SessionTable | None = None
+    def __init__(
+        self,
+        keys: tuple[bytes, bytes] = (KEY, KEY),
+        nonces: tuple[bytes, bytes] = NONCES,
+        flip: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(keys=keys, nonces=nonces)
+        self.flip = flip
         self.session: VerifierSession | None = None
-        self.model = HashDrafter()
-        self.links[0].start()
-        self.links[1].start()
 
-    def carry(self) -> None:
-        """Move bytes both ways until neither has any left."""
-        while True:
-            moved = False
-            for sender, link in enumerate(self.links):
-                data = bytearray(b"".join(link.outgoing()))
-                if not data:
-                    continue
-                moved = True
-                at = len(self.sent[sender])
-                self.sent[sender] += data
-                if self.flip is not None and self.flip[0] == sender:
-                    index = self.flip[1] - at
-                    if 0 <= index < len(data):
-                        data[index] ^= 0x40
-                self.feed(1 - sender, bytes(data))
-            if not moved:
-                return
-
-    def feed(self, receiver: int, data: bytes, size: int = 0) -> None:
-        link = self.links[receiver]
-        for begin in range(0, len(data), size or len(data)):
-            for event in link.feed(data[begin : begin + (size or len(data))], 0.0):
-                self.events[receiver].append(event)
-                self.follow(receiver, event)
-
-    def follow(self, receiver: int, event: Event) -> None:
-        if receiver == 0 and isinstance(event, Received) and self.session is not None:
-            result = self.session.take(event, 0.0)
-            if isinstance(result, Proposal):
-                self.session.commit(0, Outcome.CORRECTION, (result.tokens[0] + 1) % 7)
-        if receiver == 1 and isinstance(event, AgreedEvent):
-            self.table = SessionTable(event.agreed)
-        if receiver == 1 and isinstance(event, Received):
-            assert self.table is not None
-            actions = self.table.receive(event.message)
-            self.links[1].send_parts(actions.parts)
-            if actions.task is not None:
-                drafted = self.model.draft(actions.task)
-                self.links[1].send_parts(self.table.reply(actions.task, drafted))
+    def on_way(self, sender: int, data: bytes) -> bytes:
+        changed = bytearray(data)
+        if self.flip is not None and self.flip[0] == sender:
+            index = self.flip[1] - len(self.sent[sender])
+            if 0 <= index < len(changed):
+                changed[index] ^= 0x40
+        return bytes(changed)
 
     def ask(self) -> None:
         """One more round."""
         assert self.links[0].agreed is not None
         if self.session is None:
-            self.session = VerifierSession(1, 0, PROMPT, PROPOSAL_KEY, self.links[0].agreed)
+            self.session = self.open()
+        before = len(self.results)
         self.links[0].send(self.session.ask(SPARSE, 0.0, 1.0))
         self.carry()
+        for result in self.results[before:]:
+            if isinstance(result, Proposal):
+                self.session.commit(0, Outcome.CORRECTION, (result.tokens[0] + 1) % 7)
 
     def run(self, rounds: int = 2) -> Wire:
         self.carry()
@@ -126,13 +88,13 @@ def test_a_transcript_is_as_the_oracle_reads_it() -> None:
             *read_frames(bytes(stream[:FRAME]), 2, messages.BOUNDS_BEFORE_NONCE),
             *read_frames(bytes(stream[FRAME : 2 * FRAME]), 2, messages.BOUNDS_BEFORE_PROOF),
         ]
-        made = keys.made(KEY, purpose, 2, *wire.nonces)
+        made = keys.made(KEY, purpose, 2, *NONCES)
         later = keys.read_sealed_frames(
             bytes(stream[2 * FRAME :]), 2, messages.bounds(limits), made
         )
         types.append([frame.type for frame in (*opening, *later)])
         proof = purpose - keys.VERIFIER_FRAMES + keys.VERIFIER_PROOF
-        assert opening[1].payload == keys.made(KEY, proof, 2, *wire.nonces)
+        assert opening[1].payload == keys.made(KEY, proof, 2, *NONCES)
     assert types[0] == ["CHALLENGE", "PROOF", "HELLO", "STEP", "STEP"]
     assert types[1] == ["CHALLENGE", "PROOF", "HELLO", *["REPLY", "COMPLETE"] * 2]
 

@@ -11,8 +11,6 @@ from draftwire.errors import ProtocolError, ProtocolErrorCode, RemoteError
 from draftwire.session.link import AgreedEvent, Alive, Closed, Event, Link
 from draftwire.session.link_states import LinkState
 from draftwire.session.proposal import Proposal, Received
-from draftwire.session.session_table import SessionTable
-from draftwire.session.verifier_session import VerifierSession
 from draftwire.wire import codec
 from draftwire.wire.frames import encode_frame
 from draftwire.wire.messages import (
@@ -26,7 +24,8 @@ from draftwire.wire.messages import (
     Step,
 )
 from draftwire.wire.registry import LayoutSet, MessageType, Outcome, Role, WireVersion
-from testing.harness.joined import IDS_ONLY, KEY, PROMPT, SPARSE, V2, HashDrafter, hello
+from testing.harness.joined import IDS_ONLY, SPARSE, V2, hello
+from testing.harness.linked import LinkedPair
 
 CODE = ProtocolErrorCode
 
@@ -60,11 +59,10 @@ def owned(event: Event) -> Event:
 
 
 def agreed_pair(layouts: LayoutSet = V2) -> tuple[Link, Link]:
-    verifier, drafter = pair(layouts)
-    verifier.start()
-    assert isinstance(fed(drafter, taken(verifier))[0], AgreedEvent)
-    assert isinstance(fed(verifier, taken(drafter))[0], AgreedEvent)
-    return verifier, drafter
+    pair = LinkedPair(layouts)
+    pair.carry()
+    assert all(isinstance(events[0], AgreedEvent) for events in pair.events)
+    return pair.links
 
 
 def comparable(event: Event) -> object:
@@ -168,42 +166,23 @@ def test_a_third_hello_ends_the_link():
 
 def transcript(layouts: LayoutSet) -> tuple[bytes, bytes, list[tuple[int, ...]]]:
     """All bytes of three rounds in each direction, and the proposals."""
-    verifier, drafter = pair(layouts)
+    pair = LinkedPair(layouts)
+    pair.carry()
     policy = IDS_ONLY if layouts is LayoutSet.IDS_ONLY else SPARSE
-    model = HashDrafter()
-    there, back = b"", b""
+    verifier, session = pair.verifier.link, pair.open()
     proposals = []
-    verifier.start()
-    there += (out := taken(verifier))
-    fed(drafter, out)
-    back += (out := taken(drafter))
-    fed(verifier, out)
-    assert verifier.agreed is not None and drafter.agreed is not None
-    session = VerifierSession(1, 0, PROMPT, KEY, verifier.agreed)
-    table = SessionTable(drafter.agreed)
     for accepted in range(3):
         verifier.send(session.ask(policy, 0.0, 1.0))
         verifier.ping(accepted, 0.0)
-        there += (out := taken(verifier))
-        for event in drafter.feed(out, 0.0):
-            assert isinstance(event, Received)
-            actions = table.receive(event.message)
-            assert actions.task is not None
-            drafter.send_parts(table.reply(actions.task, model.draft(actions.task)))
-        back += (out := taken(drafter))
-        results = [
-            session.take(event, 0.0)
-            for event in verifier.feed(out, 0.0)
-            if isinstance(event, Received)
-        ]
-        proposal = results[-1]
-        assert isinstance(proposal, Proposal)
+        pair.carry()
+        proposal = pair.results[-1]
+        assert isinstance(proposal, Proposal) and len(pair.results) == accepted + 1
         proposals.append(proposal.tokens)
         session.commit(accepted, Outcome.CORRECTION, (proposal.tokens[accepted] + 1) % 7)
     for message in session.finish():
         verifier.send(message)
-    there += taken(verifier)
-    return there, back, proposals
+    pair.carry()
+    return bytes(pair.sent[0]), bytes(pair.sent[1]), proposals
 
 
 @pytest.mark.parametrize("layouts", [V2, LayoutSet.IDS_ONLY], ids=["v2", "v1"])

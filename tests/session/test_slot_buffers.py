@@ -30,20 +30,26 @@ def agreed_of(**changes: object) -> Agreed:
         return replace(client.connect(), **changes)  # type: ignore[arg-type]
 
 
+def reserved(slots: ReplySlots) -> int:
+    """Bytes of all slots' dense replies."""
+    rows = [slot.buffer.rows for slot in slots.entries]
+    return sum(each.nbytes for each in rows if each is not None)
+
+
 def test_the_default_reserves_what_is_used_and_the_origins_plan_has_its_size() -> None:
     """20,684,800 bytes for two dense batches of four requests, depth five, 129,280 tokens.
 
     A session has one proposal in flight, so one batch is what is reserved by itself: half of that.
     """
     assert SlotPlan() == SlotPlan(in_flight=1, requests=4, depth=5)
-    assert SlotPlan().dense_bytes(129_280) == 20_684_800 // 2
-    assert SlotPlan(in_flight=2).dense_bytes(129_280) == 20_684_800
+    for plan, size in ((SlotPlan(), 20_684_800 // 2), (SlotPlan(in_flight=2), 20_684_800)):
+        assert reserved(ReplySlots.planned(agreed_of(vocab_size=129_280), plan)) == size
     assert len(ReplySlots.planned(agreed_of(), SlotPlan(in_flight=2))) == 8
     slots = ReplySlots.planned(agreed_of(), SlotPlan())
     assert len(slots) == slots.free == 4
     rows = [slot.buffer.rows for slot in slots.entries]
     assert all(each is not None and each.shape == (5, V) for each in rows)
-    assert sum(each.nbytes for each in rows if each is not None) == SlotPlan().dense_bytes(V)
+    assert reserved(slots) == 4 * 5 * V * 4  # slots, positions, ids, bytes of a count
 
 
 @pytest.mark.parametrize(

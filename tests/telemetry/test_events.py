@@ -18,7 +18,10 @@ def test_a_limiter_lets_one_through_and_counts_the_others() -> None:
     assert limiter.passes("a") == 3
     for index in range(100):
         assert limiter.passes(f"stranger {index}") == 0
-    assert limiter.tracked_peers == 2
+    # The last two are remembered, and nobody else: whoever was forgotten begins anew.
+    assert [limiter.passes(f"stranger {index}") for index in (98, 99)] == [None, None]
+    assert limiter.passes("stranger 97") == 0
+    assert limiter.passes("a") == 0
 
 
 def test_one_line_is_short_and_escaped() -> None:

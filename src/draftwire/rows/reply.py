@@ -111,7 +111,7 @@ def encode_rows(
     vocabularies.
     """
     vocab_size = rows[0].vocab_size
-    if any(row.vocab_size != vocab_size for row in rows):
+    if {row.vocab_size for row in rows} != {vocab_size}:
         raise ValueError("the rows of one reply are over one vocabulary")
     shard = Shard(vocab_size, 0, vocab_size)
     pieces = [(row.ids, row.counts) for row in rows]

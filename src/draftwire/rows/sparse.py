@@ -39,15 +39,16 @@ def write(
 ) -> int:
     """Write the q of every row; see :class:`draftwire.rows.reply.RowLayout`."""
     support = words.shape[1] // 2
-    pairs = [_pair(ids, counts, shard) for ids, counts in rows]
-    used[:] = [len(ids) for ids, _ in pairs]
-    if max(len(ids) for ids, _ in pairs) > support:
+    ids, counts = zip(*[_pair(*row, shard) for row in rows], strict=True)
+    sizes = [len(each) for each in ids]
+    if max(sizes) > support:
         raise ArithmeticRefusalError(
-            RefusalCode.OUT_OF_RANGE, f"a support of {max(used)} ids does not fit {support}"
+            RefusalCode.OUT_OF_RANGE, f"a support of {max(sizes)} ids does not fit {support}"
         )
+    used[:] = sizes
     return write_rows(
-        np.concatenate([ids for ids, _ in pairs]),
-        np.concatenate([counts for _, counts in pairs]),
+        np.concatenate(ids),
+        np.concatenate(counts),
         used,
         np.array(tokens, np.int32),
         (shard.begin, shard.end),

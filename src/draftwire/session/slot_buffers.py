@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,8 +15,6 @@ from draftwire.wire.registry import LayoutSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_COUNT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +52,6 @@ class SlotPlan:
                     f"slots of {name} {ours} do not fit HELLO's {field} of {theirs}: plan fewer, or"
                     " start the drafter with more"
                 )
-
-    def dense_bytes(self, vocab_size: int) -> int:
-        """Return the bytes of all slots' dense replies; nothing is allocated for other layouts."""
-        return self.in_flight * self.requests * self.depth * vocab_size * _COUNT_BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -52,11 +52,6 @@ class Limiter:
         self._peers = peers
         self._known: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
-    @property
-    def tracked_peers(self) -> int:
-        """How many peers are remembered now."""
-        return len(self._known)
-
     def passes(self, peer: str) -> int | None:
         """Return how many lines of this peer were held back since its last one; None = hold it."""
         now = self._clock()

@@ -321,7 +321,7 @@ class Generation(Generic[Context], Iterator[Emission]):
 
     def question(self) -> tuple[Context, Sequence[int], Sequence[int]]:
         """Return what the target is to score: its context, the committed ids and the drafts."""
-        if self._context_changed() and self._proposal is not None:
+        if self._proposal is not None and self._context_changed():
             # It was asked for under another context, whatever was drawn in it.
             self.report.missed(DropReason.WRONG_CONTEXT, len(self._proposal.tokens))
             self._proposal = None

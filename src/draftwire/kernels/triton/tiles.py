@@ -56,7 +56,7 @@ class Tiling:
         largest = _HOST_BLOCK if interpreted else _GPU_BLOCK
         block = self.block or min(largest, triton.next_power_of_2(width))
         tall = max(1, _HOST_ELEMENTS // block) if interpreted else 1
-        rows = self.rows or min(tall, triton.next_power_of_2(count))
+        rows = self.rows or min(tall, triton.next_power_of_2(max(1, count)))
         digit = _HOST_DIGIT if interpreted else _GPU_DIGIT
         return Cut(count, width, rows, block, self.digit or digit)
 
