@@ -303,12 +303,12 @@ def _text(
     deadline: float = 20.0,
     pause_at: int = -1,
     support: int = 0,
-    changes: int = 1 << 30,
+    changes: int | None = None,
     **processors: Any,
 ) -> tuple[tuple[int, ...], dict[str, Any]]:
     """One text by the leader; at token ``pause_at`` it waits until the test says go on.
 
-    changes: before which look at the target's settings they change, counted from 0.
+    changes: before which look at the target's settings they change, counted from 0; None: never.
     """
     from draftwire.engines.parallel.target import RankedGeneration
     from draftwire.verifier.remote import RemoteDrafter
@@ -321,8 +321,10 @@ def _text(
             pipe.send("paused")
             pipe.recv()
 
-    looks = count()
-    target.settings = lambda context: b"after" if next(looks) >= changes else b"before"
+    vars(target).pop("settings", None)
+    if changes is not None:
+        looks = count()
+        target.settings = lambda context: b"after" if next(looks) >= changes else b"before"
     sampling = Sampling(temperature=temperature, seed=seed, max_tokens=tokens, **processors)
     policy = ProposalPolicy(Layout.SPARSE if support else Layout.DENSE, 3, 1.0, support)
     before = target.group.broadcast_bytes, target.group.sent_bytes

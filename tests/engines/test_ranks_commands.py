@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from draftwire.engines.hf import embedded_folder
+from draftwire.engines.parallel.columns import load_columns
 from draftwire.engines.parallel.commands import (
     numbers_of_rows,
     packed,
@@ -13,8 +17,11 @@ from draftwire.engines.parallel.commands import (
     unpacked,
     unsigned,
 )
+from draftwire.engines.parallel.target import RankedTargetEngine
 from draftwire.kernels.rows import QRow
+from draftwire.verifier.context import HasSettings
 from draftwire.verifier.parallelism import Links, Parallelism, ShardingPlan
+from draftwire.verifier.sampling import Sampling
 from draftwire.wire.registry import TOTAL
 
 
@@ -75,3 +82,25 @@ def test_a_sparse_q_crosses_as_its_ids_and_counts() -> None:
     assert packed(np.zeros((5, 129_280), np.int32)).nbytes == 2_585_600
     whole = numbers_of_rows([dense(129_280)] * 5).nbytes
     assert whole == 2_585_600 + 5 * 8
+
+
+class Alone:
+    """A group of one rank."""
+
+    rank, size = 0, 1
+
+    def broadcast(self, values: Any) -> Any:
+        return values
+
+
+@pytest.mark.parametrize("parallelism", Parallelism)
+def test_a_changed_processor_is_another_context_on_the_leader(parallelism: Parallelism) -> None:
+    """HasSettings is what ``context_version`` asks for; a target over ranks has it too."""
+    target = RankedTargetEngine(Alone(), load_columns(embedded_folder("target"), 0, 1), parallelism)
+    assert isinstance(target, HasSettings)
+    sampling = Sampling(temperature=0.7, repetition_penalty=1.2, seed=1)
+    request, other = target.open([5, 9], sampling), target.open([7], sampling)
+    before = target.settings(request)
+    assert before and target.settings(request) == before == target.settings(other)
+    warmer = target.open([5, 9], Sampling(temperature=0.8, repetition_penalty=1.2, seed=1))
+    assert target.settings(warmer) != before

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -130,9 +131,11 @@ def test_a_fault_of_one_that_costs_the_others_fails_the_cell(
 ) -> None:
     """What is whole is given up with what is not."""
 
-    def everything(self: PendingRounds, reason: DropReason, detail: str = "") -> None:
-        for session, request in self._asked.items():
-            self._results[session] = request.asking.give_up(reason)
+    def everything(
+        self: PendingRounds, reason: DropReason, detail: str = "", sessions: Any = None
+    ) -> None:
+        for session, asked in self._asked.items():
+            self._results[session] = replace(asked.give_up(reason), detail=detail)
 
     fault = BY_NAME["several asked, drafter killed -9"]
     assert not matrix.run_cell(fault, Moment.REPLYING, V2, law=False).wrong

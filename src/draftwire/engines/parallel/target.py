@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwire.engines.hf.processors import RowProcessors
 from draftwire.engines.parallel.columns import ModelColumns
 from draftwire.engines.parallel.commands import (
     LINK_COMMANDS,
@@ -45,6 +46,7 @@ from draftwire.rows.shards import ShardDraft
 from draftwire.session.proposal import Proposal
 from draftwire.session.shards import ShardProposal
 from draftwire.text.detokenizer import Decode
+from draftwire.verifier.context import object_settings
 from draftwire.verifier.drafter import Drafter, DraftRequest
 from draftwire.verifier.generate import Emission, Generation
 from draftwire.verifier.judge import Judgement, decide, judgement
@@ -97,6 +99,13 @@ class RankedTargetEngine:
         self._opened = number
         send_command(self.group, Command.OPEN, [number, *numbers, *prompt])
         return request
+
+    def settings(self, context: RankedRequest) -> bytes:
+        """Return what the request's processors are and how they are set now, on the leader."""
+        processors = context.processors
+        if isinstance(processors, RowProcessors):
+            return processors.settings()
+        return object_settings(*processors)
 
     def score(self, context: RankedRequest, committed: Sequence[int], drafts: Sequence[int]) -> Any:
         """What the leader has of p at K + 1 positions; the other ranks keep theirs.
