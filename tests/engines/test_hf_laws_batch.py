@@ -70,7 +70,7 @@ class Calls:
             PROMPTS,
             self.drafter,
             do_sample=True,
-            seed=self.seed,
+            seed=SEED,
             reports=reports,
             **self.options,
         )

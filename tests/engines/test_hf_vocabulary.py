@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from draftwire.engines.hf import (
     HfTargetEngine,
     SharedVocabularyEngine,
     compare_tokenizers,
-    hook,
     load_drafter,
     read_tokenizer,
     require_pair,
@@ -34,9 +32,9 @@ from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Layout
 from testing.harness.tiny_models import save, tiny_llama, tiny_tokenizer
-from testing.toys.enumeration import WordTree, law_of
+from tests.engines.enumerated_laws import ProposalTree, law_of_calls, model_of, own_law
 from tests.engines.hook_calls import run
-from tests.engines.test_hf_laws import DRAFTER, GRID, TARGET, Words, model_of, own_law
+from tests.engines.test_hf_laws import DRAFTER, TARGET
 
 V = 16
 
@@ -237,26 +235,24 @@ def test_m7_m8_the_law_is_that_of_generate_alone(
     monkeypatch: pytest.MonkeyPatch, name: str, serve: Any, policy: ProposalPolicy
 ) -> None:
     target, prompt, length = model_of(TARGET), [0], 2
-    words = Words()
+    words = ProposalTree()
     own = HfDraftEngine(model_of(DRAFTER), OWN, identity=b"d" * 32)
     program = DrafterProgram(serve(own), DrafterConfig(max_support=3), source=words)
     engine = HfTargetEngine(target, tiny_tokenizer(3), identity=b"t" * 32)
     accepted = 0
     with LocalDrafter(program, engine, audit=False) as local:
 
-        def text_of(tree: WordTree) -> tuple[int, ...]:
+        def text() -> tuple[int, ...]:
             nonlocal accepted
-            words.tree = tree
-            monkeypatch.setattr(hook, "generate", partial(generate, words=tree))
             reports: list[Any] = []
             call = {"do_sample": True, "top_k": 0, "max_new_tokens": length, "policy": policy}
             ids = run(target, [prompt], local, reports=reports, **call)
             accepted += reports[0].accepted
             return tuple(ids[0, len(prompt) :].tolist())
 
-        law = law_of(text_of, GRID, middle=True)
+        law = law_of_calls(monkeypatch, words, text)
     assert accepted and sum(law.values()) == 1
-    assert law == own_law(target, prompt, length, top_k=0)
+    assert law == own_law(target, prompt, length, lambda: {"top_k": 0})
 
 
 @pytest.fixture(scope="module")
