@@ -50,9 +50,14 @@ CONSTANTS = (
     ("largest depth", registry.MAX_DEPTH),
     ("smallest temperature above 0", "2^-14"),
     ("largest temperature", "2^14"),
+    ("largest processor_bytes", registry.MAX_PROCESSOR_BYTES),
+    ("most processors of a STEP", registry.MAX_PROCESSORS),
+    ("most ids of an n-gram or a sequence", registry.MAX_SEQUENCE),
+    ("largest penalty or bias", "2^14"),
 )
 TAILS = {
-    MessageType.STEP: "then `token_count` x i32, then `hidden_rows` x `hidden_width` elements",
+    MessageType.STEP: "then `token_count` x i32, then `hidden_rows` x `hidden_width` elements, then"
+    " `processor_bytes` bytes of processors (P34)",
     MessageType.REPLY: "then `depth` rows: the table below, then the q of the row",
 }
 
@@ -115,6 +120,22 @@ def lines() -> Iterator[str]:
             yield "A row of REPLY:"
             yield ""
             yield from field_table(registry.POSITION_FIELDS)
+    yield "### A processor"
+    yield ""
+    yield "`kind` u16, `count` u16, then the fields of the kind, then its items (P34)."
+    yield ""
+    yield from table(
+        ("kind", "name", "fields", "items"),
+        (
+            (
+                int(kind),
+                kind.name,
+                ", ".join(f"`{each.name}` {each.kind}: {each.meaning}" for each in fields),
+                registry.PROCESSOR_ITEMS[kind],
+            )
+            for kind, fields in registry.PROCESSOR_FIELDS.items()
+        ),
+    )
     yield "### Enumerations"
     yield ""
     yield from table(

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from spec.oracle.frames import HIDDEN_ITEM_BYTES, LAYOUTS, Refused, table_bytes
-from spec.oracle.messages import reply_bytes
+from spec.oracle.messages import MIRROR, reply_bytes
+from spec.oracle.processors import MOST_PROCESSOR_BYTES
 
 Hello = Mapping[str, Any]
 
@@ -50,6 +51,7 @@ def agree(verifier: Hello, drafter: Hello) -> dict[str, Any]:
         limits[field] = min(verifier[field], drafter[field])
     limits["layouts"] = verifier["layouts"] & drafter["layouts"]
     require(limits["layouts"] != 0, "layouts")
+    limits["features"] = verifier.get("features", 0) & drafter.get("features", 0)
     limits["version"] = 1 if limits["layouts"] == 1 else 2
     for field, anything in OR_ANY.items():
         named = {verifier[field], drafter[field]} - {anything}
@@ -76,4 +78,5 @@ def check_sizes(limits: Mapping[str, Any]) -> None:
     require(largest_reply <= limits["max_reply_bytes"], "max_reply_bytes")
     row_bytes = HIDDEN_ITEM_BYTES[limits["hidden_dtype"]] * limits["hidden_width"]
     step = table_bytes("STEP") + 4 * limits["max_context"] + limits["hidden_rows"] * row_bytes
+    step += MOST_PROCESSOR_BYTES if limits["features"] & MIRROR else 0
     require(step <= limits["max_step_bytes"], "max_step_bytes")

@@ -80,7 +80,7 @@ TABLES: dict[str, str] = {
     "HELLO": """
         role:u8 adaptation:u8 layouts:u16 vocab_size:u32 max_sessions:u16 max_slots:u16
         max_depth:u16 shard_count:u16 max_support:u32 max_context:u32 max_step_bytes:u32
-        max_reply_bytes:u32 hidden_rows:u16 hidden_dtype:u8 reserved:zero1 hidden_width:u32
+        max_reply_bytes:u32 hidden_rows:u16 hidden_dtype:u8 features:u8 hidden_width:u32
         q_semantic:text32 verifier_semantic:text32 rng_abi:text32 precision:text16
         id_map_hash:bytes32 tokenizer_hash:bytes32 draft_identity:bytes32 target_identity:bytes32
     """,
@@ -88,7 +88,7 @@ TABLES: dict[str, str] = {
         session:u64 slot:u16 layout:u8 committed_outcome:u8 generation:u32 round:u32 anchor:u32
         first_position:u32 depth:u16 committed_accepted:u16 committed_round:u32 temperature:f32
         top_k:u32 top_p:u32 min_p:u32 support:u32 context_version:u32 proposal_key:u64
-        prefix_digest:bytes16 base:u32 token_count:u32 hidden_rows:u16 reserved:zero2
+        prefix_digest:bytes16 base:u32 token_count:u32 hidden_rows:u16 processor_bytes:u16
     """,
     "REPLY": """
         session:u64 slot:u16 layout:u8 reserved:zero1 generation:u32 round:u32 first_position:u32
@@ -175,8 +175,11 @@ def write_fields(name: str, fields: Mapping[str, Value]) -> bytes:
     return b"".join(write_field(kind, fields.get(field, 0)) for field, kind in table(name))
 
 
-def read_fields(name: str, payload: bytes) -> tuple[Fields, bytes]:
-    """The fields of the fixed part of a payload, and the bytes after it."""
+def read_fields(name: str, payload: bytes, unused: str = "") -> tuple[Fields, bytes]:
+    """The fields of the fixed part of a payload, and the bytes after it.
+
+    unused: a field that is reserved on this connection, since its feature is not agreed (P33).
+    """
     if len(payload) < table_bytes(name):
         raise Refused("BAD_LENGTH")
     fields: Fields = {}
@@ -184,6 +187,8 @@ def read_fields(name: str, payload: bytes) -> tuple[Fields, bytes]:
     for field, kind in table(name):
         size = kind_bytes(kind)
         fields[field] = read_field(field, kind, payload[at : at + size])
+        if field == unused and fields[field]:
+            raise Refused("BAD_PADDING", field)
         at += size
     return fields, payload[at:]
 

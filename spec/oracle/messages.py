@@ -25,11 +25,13 @@ from spec.oracle.frames import (
     table_bytes,
     write_fields,
 )
+from spec.oracle.processors import MOST_PROCESSOR_BYTES, read_processors
 
 Message = dict[str, Any]
 Limits = Mapping[str, Any]
 
 IDS_ONLY, DENSE, SPARSE = LAYOUTS["IDS_ONLY"], LAYOUTS["DENSE"], LAYOUTS["SPARSE"]
+MIRROR = 1  # the feature bit (P33)
 OUTCOMES = {"NONE": 0, "CORRECTION": 1, "BONUS": 2, "TARGET_ONLY": 3, "ENDED": 4}
 STATUSES = range(6)
 ERROR_CODES = frozenset(
@@ -87,7 +89,7 @@ BOUNDS_BEFORE_PROOF = {name: table_bytes(name) for name in ("PROOF", "ERROR")}
 
 def read_message(frame: Frame, limits: Limits | None) -> Message:
     """The message of a frame, or the refusal that P3 asks for; ``limits`` is None before HELLO."""
-    message, tail = read_fields(frame.type, frame.payload)
+    message, tail = read_fields(frame.type, frame.payload, unused_field(frame, limits))
     checked: Message = dict(message)
     if frame.type not in ("STEP", "REPLY"):
         refuse_unless(not tail, "BAD_LENGTH", "")
@@ -107,6 +109,15 @@ def read_message(frame: Frame, limits: Limits | None) -> Message:
             check_slot(checked, limits)
         CHECKS[frame.type](checked, tail, limits)
     return checked
+
+
+def unused_field(frame: Frame, limits: Limits | None) -> str:
+    """P33: the field that is reserved where no feature that uses it is agreed."""
+    if frame.type == "HELLO" and frame.version == 1:
+        return "features"
+    if frame.type == "STEP" and not (limits is not None and limits.get("features", 0) & MIRROR):
+        return "processor_bytes"
+    return ""
 
 
 def check_slot(message: Message, limits: Limits) -> None:
@@ -182,13 +193,17 @@ def check_step(step: Message, tail: bytes, limits: Limits) -> None:
     refuse_unless(step["committed_round"] < step["round"], "BAD_FIELD", "committed_round")
     check_accepted(step, "committed_accepted", outcome, limits)
     within(step, "hidden_rows", 0, limits["hidden_rows"])
+    within(step, "processor_bytes", 0, MOST_PROCESSOR_BYTES)
     row_bytes = HIDDEN_ITEM_BYTES[limits["hidden_dtype"]] * limits["hidden_width"]
     count = step["token_count"]
-    refuse_unless(len(tail) == 4 * count + step["hidden_rows"] * row_bytes, "BAD_LENGTH", "")
+    before = 4 * count + step["hidden_rows"] * row_bytes
+    refuse_unless(len(tail) == before + step["processor_bytes"], "BAD_LENGTH", "")
     step["tokens"] = list(struct.unpack(f"<{count}i", tail[: 4 * count]))
-    step["hidden"] = tail[4 * count :]
+    step["hidden"] = tail[4 * count : before]
+    step["processors"] = tail[before:]
     inside = all(0 <= token < limits["vocab_size"] for token in step["tokens"])
     refuse_unless(inside, "ID_OUT_OF_RANGE", "token")
+    read_processors(step["processors"], limits["vocab_size"])
 
 
 def check_reply(reply: Message, tail: bytes, limits: Limits) -> None:
@@ -331,10 +346,13 @@ def tickets(binary32: bytes) -> int:
 # Writing -----------------------------------------------------------------------------------------
 
 
-def write_step(step: Mapping[str, Any], tokens: Sequence[int], hidden: bytes = b"") -> bytes:
-    """The payload of a STEP; ``token_count`` follows from the tokens."""
-    head = write_fields("STEP", {**step, "token_count": len(tokens)})
-    return head + struct.pack(f"<{len(tokens)}i", *tokens) + hidden
+def write_step(
+    step: Mapping[str, Any], tokens: Sequence[int], hidden: bytes = b"", processors: bytes = b""
+) -> bytes:
+    """The payload of a STEP; ``token_count`` and ``processor_bytes`` follow from what comes."""
+    sizes = {"token_count": len(tokens), "processor_bytes": len(processors)}
+    head = write_fields("STEP", {**step, **sizes})
+    return head + struct.pack(f"<{len(tokens)}i", *tokens) + hidden + processors
 
 
 def write_q(counts: Sequence[int], layout: int, support: int) -> bytes:

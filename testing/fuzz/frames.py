@@ -16,6 +16,7 @@ from draftwire.wire.agreement import Agreed
 from draftwire.wire.frames import Bounds, FrameReader
 from draftwire.wire.registry import MessageType, Role, WireVersion
 from spec.generators.vectors import frames as good
+from spec.generators.vectors import mirrored
 from spec.oracle import keys, messages
 from spec.oracle.agreement import agree
 from spec.oracle.frames import TYPES, Fields, Refused, read_fields, read_frames, write_fields
@@ -106,6 +107,7 @@ def later() -> Iterator[Context]:
         "v2 dense": {**v2, "layouts": 2, "hidden_rows": 0, "hidden_dtype": 0, "hidden_width": 0},
         "v2 sparse": {**v2, "layouts": 4, "hidden_dtype": 1, "hidden_width": 3, "hidden_rows": 1},
         "v2, two shards": {**v2, "shard_count": 2},
+        "v2, mirrored": mirrored.MIRRORED,
     }
     receivers: tuple[tuple[str, Role | None, str], ...] = (
         ("anyone", None, ""),
@@ -142,6 +144,8 @@ def frames_of(version: int) -> Iterator[Piece]:
             yield from cut(bytes.fromhex(vector["bytes"])) if not vector.get("refused") else ()
     if version == 2:
         yield from shards()
+        for vector in mirrored.good_steps():
+            yield from cut(bytes.fromhex(vector["bytes"]))
     yield Piece(version, MessageType.ERROR, write_fields("ERROR", ERROR))
 
 

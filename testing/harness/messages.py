@@ -30,13 +30,27 @@ from draftwire.wire.messages import (
     Reset,
     Step,
 )
+from draftwire.wire.processors import (
+    Allow,
+    Bias,
+    NoRepeatNgram,
+    Occurrence,
+    Processor,
+    Repetition,
+    Sequences,
+    Suppress,
+    encode_processors,
+)
 from draftwire.wire.registry import (
+    MAX_PROCESSOR_BYTES,
+    MAX_SEQUENCE,
     PRECISION,
     Q_SEMANTIC,
     RNG_ABI,
     TOTAL,
     VERIFIER_SEMANTIC,
     Adaptation,
+    Feature,
     HiddenDtype,
     Layout,
     LayoutSet,
@@ -79,6 +93,8 @@ DRAFTER = replace(
     target_identity=bytes(32),
 )
 AGREED = agree(VERIFIER, DRAFTER)
+WIDE = {"features": Feature.MIRROR, "max_step_bytes": 512 + MAX_PROCESSOR_BYTES}
+AGREED_MIRRORED = agree(replace(VERIFIER, **WIDE), replace(DRAFTER, **WIDE))  # type: ignore[arg-type]
 AGREED_V1 = agree(
     replace(VERIFIER, layouts=LayoutSet.IDS_ONLY), replace(DRAFTER, layouts=LayoutSet.IDS_ONLY)
 )
@@ -101,6 +117,25 @@ def payload_of(message: Message) -> bytes:
     return b"".join(encode(message))
 
 
+penalty = st.floats(2.0**-14, 2.0**14, width=32)
+number = st.floats(-(2.0**14), 2.0**14, width=32).filter(lambda value: str(value) != "-0.0")
+bias = st.one_of(number, st.just(float("-inf")))
+rising = st.sets(token, min_size=1).map(lambda ids: tuple(sorted(ids)))
+positions = st.tuples(u32, u32).filter(lambda pair: pair[0] < pair[1])
+sequence = st.tuples(bias, st.lists(token, min_size=1, max_size=5).map(tuple))
+processors: st.SearchStrategy[Processor] = st.one_of(
+    st.builds(Repetition, u32, penalty),
+    st.builds(Occurrence, u32, number, number),
+    st.builds(NoRepeatNgram, u32, st.integers(1, MAX_SEQUENCE)),
+    st.dictionaries(token, bias, min_size=1).map(
+        lambda biases: Bias(tuple(sorted(biases)), tuple(biases[id_] for id_ in sorted(biases)))
+    ),
+    st.builds(lambda pair, ids: Suppress(pair[0], pair[1], ids), positions, rising),
+    st.builds(lambda pair, ids: Allow(pair[0], pair[1], ids), positions, rising),
+    st.builds(Sequences, u32, st.lists(sequence, min_size=1, max_size=4).map(tuple)),
+)
+
+
 @st.composite
 def policies(draw: st.DrawFn, agreed: Agreed) -> ProposalPolicy:
     depth = draw(st.integers(1, agreed.max_depth))
@@ -117,6 +152,9 @@ def policies(draw: st.DrawFn, agreed: Agreed) -> ProposalPolicy:
         top_k=draw(st.integers(0, agreed.vocab_size)),
         top_p=draw(st.integers(1, TOTAL)),
         min_p=draw(st.integers(0, TOTAL)),
+        processors=encode_processors(draw(st.lists(processors, max_size=4)))
+        if agreed.mirrors
+        else b"",
     )
 
 
@@ -255,6 +293,7 @@ def hellos(draw: st.DrawFn, version: WireVersion) -> Hello:
         tokenizer_hash=draw(hash_),
         draft_identity=draw(hash_),
         target_identity=draw(hash_),
+        features=Feature(draw(st.integers(0, 255)) if version == WireVersion.V2 else 0),
     )
 
 
@@ -300,6 +339,24 @@ STEP = Step(
     hidden_rows=1,
     hidden=b"hidden",
 )
+MIRRORED_STEP = replace(
+    STEP,
+    policy=replace(
+        STEP.policy,
+        processors=encode_processors(
+            [
+                Repetition(0, 1.25),
+                Occurrence(3, 0.5, -0.25),
+                NoRepeatNgram(0, 3),
+                Bias((0, 4), (-100.0, float("-inf"))),
+                Suppress(0, 7, (1, 2)),
+                Allow(9, 11, (0, 10)),
+                Sequences(2, ((float("-inf"), (1, 2)), (0.75, (3,)))),
+            ]
+        ),
+    ),
+)
+"""A STEP with a processor of each kind; for AGREED_MIRRORED."""
 REPLY = Reply(
     session=7,
     slot=1,

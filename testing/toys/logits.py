@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,7 +13,7 @@ from draftwire.wire.registry import TOTAL, Layout
 ADVERSARIAL_EVERY = 8
 
 
-def policy(temperature: float = 1.0, **restrictions: int) -> ProposalPolicy:
+def policy(temperature: float = 1.0, **restrictions: Any) -> ProposalPolicy:
     """A policy of depth 5, sparse where it has a support."""
     layout = Layout.SPARSE if restrictions.get("support") else Layout.DENSE
     return ProposalPolicy(layout, 5, temperature, **restrictions)

@@ -42,6 +42,7 @@ from draftwire.wire.registry import (
 from spec.oracle import frames as oracle
 from testing.harness.messages import (
     AGREED,
+    AGREED_MIRRORED,
     AGREED_V1,
     COMMIT,
     COMPLETE,
@@ -100,7 +101,7 @@ def test_examples_come_back(message: Message) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_every_valid_message_comes_back_in_both_versions(data: st.DataObject) -> None:
-    agreed = data.draw(st.sampled_from([AGREED, AGREED_V1]))
+    agreed = data.draw(st.sampled_from([AGREED, AGREED_V1, AGREED_MIRRORED]))
     message = data.draw(messages(agreed))
     assert decoded(message, agreed, agreed.version) == message
 
@@ -111,7 +112,7 @@ def test_any_bytes_are_a_message_that_encodes_to_them_or_one_protocol_error(
     data: st.DataObject,
 ) -> None:
     """The codec's sentence; mutated payloads of valid messages and plain noise."""
-    agreed = data.draw(st.sampled_from([AGREED, AGREED_V1, None]))
+    agreed = data.draw(st.sampled_from([AGREED, AGREED_V1, AGREED_MIRRORED, None]))
     limits = agreed or AGREED
     message = data.draw(messages(limits))
     kind = data.draw(st.one_of(st.just(message_type(message)), st.sampled_from(MessageType)))

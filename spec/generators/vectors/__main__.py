@@ -16,6 +16,7 @@ from spec.generators.vectors import (
     frames,
     keyed,
     limited,
+    mirrored,
     orders,
     refusals,
     verdicts,
@@ -31,7 +32,12 @@ KINDS: dict[str, Callable[[], Iterable[Vector]]] = {
     "verdicts": verdicts.rounds,
     "laws": verdicts.texts,
     "frames": lambda: chain(
-        frames.good(), frames.bad_frames(), frames.hellos(), refusals.vectors(), orders.vectors()
+        frames.good(),
+        frames.bad_frames(),
+        frames.hellos(),
+        refusals.vectors(),
+        orders.vectors(),
+        mirrored.frames(),
     ),
     "transcripts": lambda: chain(
         drafters.drafters(), verifiers.vectors(), keyed.vectors(), limited.vectors()

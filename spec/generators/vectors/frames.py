@@ -114,6 +114,7 @@ COMMIT: Fields = {
     "committed": 5,
     "prefix_digest": DIGEST,
 }
+ONCE_RESERVED = ("features", "processor_bytes")  # left out where they are zero
 COUNTS = [0, TOTAL // 2, 0, TOTAL // 4, TOTAL // 4, 0]
 
 
@@ -135,7 +136,7 @@ def shown(name: str, message: Mapping[str, Any]) -> Fields:
     result: Fields = {}
     for field, kind in table(name):
         value = message[field]
-        if kind.startswith("zero"):
+        if kind.startswith("zero") or (field in ONCE_RESERVED and not value):
             continue
         if kind == "u64":
             value = str(value)
@@ -146,6 +147,8 @@ def shown(name: str, message: Mapping[str, Any]) -> Fields:
         result[field] = value
     if name == "STEP":
         result |= {"tokens": message["tokens"], "hidden": message["hidden"].hex()}
+        if message["processors"]:
+            result["processors"] = message["processors"].hex()
     if name == "REPLY":
         result["rows"] = [{**row, "q": row["q"].hex()} for row in message["rows"]]
     return result
@@ -201,7 +204,11 @@ def numbers(limits: Mapping[str, Any] | None) -> Fields | None:
     """The limits that are whole numbers."""
     if limits is None:
         return None
-    return {name: value for name, value in limits.items() if isinstance(value, int)}
+    return {
+        name: value
+        for name, value in limits.items()
+        if isinstance(value, int) and (value or name not in ONCE_RESERVED)
+    }
 
 
 # Good ones ---------------------------------------------------------------------------------------

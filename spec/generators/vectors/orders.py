@@ -13,8 +13,10 @@ from spec.generators.vectors.frames import (
     COUNTS,
     DENSE,
     HELLO,
+    HELLO_V1,
     IDS_ONLY,
     LIMITS_V1,
+    ONCE_RESERVED,
     REPLY,
     STEP,
     STEP_V1,
@@ -55,7 +57,8 @@ def two(
     """One vector; ``wrong`` and ``reserved`` say what is wrong in it."""
     if reserved:
         payload = in_use(name, payload, reserved)
-    what = " and ".join([*wrong, *([reserved] if reserved else []), *([note] if note else [])])
+    named = "reserved" if reserved in ONCE_RESERVED else reserved  # as here, where it is
+    what = " and ".join([*wrong, *([named] if named else []), *([note] if note else [])])
     data = frame(name, payload, options.get("version", 2))
     return stream(f"{name}, both wrong: {what}", data, code, **options)
 
@@ -71,10 +74,10 @@ def plain(
 def hellos() -> Iterator[Vector]:
     """Reserved fields and text before all others, in the order of the table."""
     cases: list[tuple[Fields, str, str]] = [
-        ({"q_semantic": NOT_TEXT}, "BAD_PADDING", "reserved"),
+        ({"q_semantic": NOT_TEXT}, "BAD_PADDING", "features"),
         ({"q_semantic": NOT_TEXT, "rng_abi": BAD_PADS}, "BAD_FIELD", ""),
         ({"q_semantic": BAD_PADS, "rng_abi": NOT_TEXT}, "BAD_PADDING", ""),
-        ({"role": 0}, "BAD_PADDING", "reserved"),
+        ({"role": 0}, "BAD_PADDING", "features"),
         ({"layouts": 0, "precision": NOT_TEXT}, "BAD_FIELD", ""),
         ({"max_depth": 65, "precision": BAD_PADS}, "BAD_PADDING", ""),
         ({"role": 0, "layouts": 0}, "BAD_FIELD", ""),
@@ -83,14 +86,16 @@ def hellos() -> Iterator[Vector]:
         ({"max_sessions": 0, "max_depth": 65}, "BAD_FIELD", ""),
         ({"shard_count": 7, "hidden_dtype": 4}, "LIMIT_EXCEEDED", ""),
     ]
-    yield from plain("HELLO", HELLO, cases, limits=None)
+    for case in cases:  # v1 has no features: there the byte is reserved
+        version, base = (1, HELLO_V1) if case[2] == "features" else (2, HELLO)
+        yield from plain("HELLO", base, [case], version=version, limits=None)
 
 
 def steps() -> Iterator[Vector]:
     """Reserved, zero identities, the policy, the rest of the table, the length, the tokens."""
     cases: list[tuple[Fields, str, str]] = [
-        ({"session": 0}, "BAD_PADDING", "reserved"),
-        ({"depth": 5}, "BAD_PADDING", "reserved"),
+        ({"session": 0}, "BAD_PADDING", "processor_bytes"),
+        ({"depth": 5}, "BAD_PADDING", "processor_bytes"),
         ({"round": 0, "layout": IDS_ONLY}, "BAD_FIELD", ""),
         ({"round": 0, "depth": 5}, "BAD_FIELD", ""),
         ({"layout": IDS_ONLY, "depth": 0}, "WRONG_VERSION_FOR_LAYOUT", ""),

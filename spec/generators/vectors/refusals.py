@@ -85,9 +85,10 @@ def bad_hellos() -> Iterator[Vector]:
         limits=None,
         version=1,
     )
-    payload = bytearray(payload_of("HELLO", HELLO))
+    payload = bytearray(payload_of("HELLO", HELLO_V1))
     payload[35] = 1
-    yield stream("HELLO, reserved byte", frame("HELLO", bytes(payload)), "BAD_PADDING", limits=None)
+    data = frame("HELLO", bytes(payload), 1)
+    yield stream("HELLO, reserved byte", data, "BAD_PADDING", version=1, limits=None)
 
 
 def bad_steps() -> Iterator[Vector]:

@@ -19,6 +19,7 @@ from draftwire.wire.messages import Hello, Reply, Step
 from draftwire.wire.registry import (
     PAYLOAD_FIELDS,
     Adaptation,
+    Feature,
     HiddenDtype,
     LayoutSet,
     MessageType,
@@ -41,14 +42,18 @@ NUMBERS: Final = (
     "hidden_dtype",
     "hidden_width",
     "adaptation",
+    "features",
 )
+ONCE_RESERVED: Final = ("features", "processor_bytes")
+"""Fields that vectors leave out where they are zero (C12)."""
 
 
 def agreed_of(limits: Vector | None) -> Agreed | None:
     """The agreement of a vector; identities do not matter to what it checks."""
     if limits is None:
         return None
-    numbers = {name: limits[name] for name in NUMBERS}
+    numbers = {name: limits[name] for name in NUMBERS if name not in ONCE_RESERVED}
+    numbers["features"] = Feature(limits.get("features", 0))
     numbers["layouts"] = LayoutSet(numbers["layouts"])
     numbers["hidden_dtype"] = HiddenDtype(numbers["hidden_dtype"])
     numbers["adaptation"] = Adaptation(numbers["adaptation"])
@@ -102,6 +107,8 @@ def read_frame(frame: Frame, agreed: Agreed | None) -> Vector:
     result: Vector = {"type": frame.type.name, "fields": fields}
     if isinstance(message, Step):
         fields |= {"tokens": list(message.tokens), "hidden": bytes(message.hidden).hex()}
+        if message.policy.processors:
+            fields["processors"] = message.policy.processors.hex()
     if isinstance(message, Reply):
         heads = ("position", "token", "entries", "checksum")
         fields["rows"] = [
@@ -119,6 +126,8 @@ def shown_fields(kind: MessageType, payload: memoryview) -> Iterator[tuple[str, 
         if field.name.startswith("reserved"):
             continue
         value = values[field.name]
+        if field.name in ONCE_RESERVED and not value:
+            continue
         if field.kind == "u64":
             value = str(value)
         elif field.kind == "f32":
@@ -174,6 +183,7 @@ def check_hello(vector: Vector) -> None:
         return
     expect("refusal", None, vector.get("refused"))
     numbers = {name: int(getattr(agreed, name)) for name in NUMBERS}
-    expect("agreement", {**numbers, "version": int(agreed.version)}, vector["agreed"])
+    due = {"features": 0} | vector["agreed"]
+    expect("agreement", {**numbers, "version": int(agreed.version)}, due)
     if drafter.role is Role.DRAFTER:
         expect("the verifier's agreement", agree(verifier, answer(drafter, agreed)), agreed)

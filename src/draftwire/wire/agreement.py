@@ -16,10 +16,13 @@ from draftwire.wire.registry import (
     HANDSHAKE_TYPES,
     HEADER_BYTES,
     HIDDEN_ITEM_BYTES,
+    MAX_PROCESSOR_BYTES,
+    NO_FEATURES,
     SENDERS,
     TRAILER_BYTES,
     WITH_SUPPORT,
     Adaptation,
+    Feature,
     HiddenDtype,
     Layout,
     LayoutSet,
@@ -89,6 +92,12 @@ class Agreed:
     tokenizer_hash: bytes
     draft_identity: bytes
     target_identity: bytes
+    features: Feature = NO_FEATURES
+
+    @cached_property
+    def mirrors(self) -> bool:
+        """Whether a STEP may hold processors (P33)."""
+        return Feature.MIRROR in self.features
 
     @cached_property
     def version(self) -> WireVersion:
@@ -151,6 +160,7 @@ def agree(mine: Hello, theirs: Hello) -> Agreed:
         tokenizer_hash=mine.tokenizer_hash,
         draft_identity=_agree_identity(mine, theirs, "draft_identity"),
         target_identity=_agree_identity(mine, theirs, "target_identity"),
+        features=mine.features & theirs.features,
         **smaller,
     )
     _check_sizes(agreed)
@@ -162,6 +172,7 @@ def answer(mine: Hello, agreed: Agreed) -> Hello:
     shared = (
         *_SMALLER,
         "layouts",
+        "features",
         "hidden_dtype",
         "hidden_width",
         "adaptation",
@@ -198,9 +209,11 @@ def reply_bytes(layout: Layout, vocab_size: int, depth: int, support: int) -> in
     return _REPLY_BYTES + depth * row
 
 
-def step_bytes(tokens: int, hidden_rows: int = 0, hidden_row_bytes: int = 0) -> int:
-    """Return the exact payload bytes of a STEP with so many tokens and hidden-state rows."""
-    return _STEP_BYTES + 4 * tokens + hidden_rows * hidden_row_bytes
+def step_bytes(
+    tokens: int, hidden_rows: int = 0, hidden_row_bytes: int = 0, processor_bytes: int = 0
+) -> int:
+    """Return the exact payload bytes of a STEP with so many tokens, rows and processors."""
+    return _STEP_BYTES + 4 * tokens + hidden_rows * hidden_row_bytes + processor_bytes
 
 
 def largest_reply_bytes(
@@ -304,6 +317,8 @@ def _check_answer(offer: Hello, answered: Hello) -> None:
             )
     if answered.layouts & ~offer.layouts:
         _refuse("layouts", f"{answered.layouts!r} is more than the {offer.layouts!r} offered")
+    if answered.features & ~offer.features:
+        _refuse("features", f"{answered.features!r} is more than the {offer.features!r} offered")
 
 
 def _check_sizes(agreed: Agreed) -> None:
@@ -317,6 +332,7 @@ def _check_sizes(agreed: Agreed) -> None:
     )
     if reply > agreed.max_reply_bytes:
         _refuse("max_reply_bytes", f"a reply takes {reply}, over {agreed.max_reply_bytes}")
-    step = step_bytes(agreed.max_context, agreed.hidden_rows, agreed.hidden_row_bytes)
+    processors = MAX_PROCESSOR_BYTES if agreed.mirrors else 0
+    step = step_bytes(agreed.max_context, agreed.hidden_rows, agreed.hidden_row_bytes, processors)
     if step > agreed.max_step_bytes:
         _refuse("max_step_bytes", f"a step takes {step}, over {agreed.max_step_bytes}")

@@ -22,14 +22,17 @@ from draftwire.wire.agreement import (
 )
 from draftwire.wire.fields import FIELD_NAMES, PAYLOAD_TABLES
 from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.processors import decode_processors
 from draftwire.wire.registry import (
     MAX_DEPTH,
+    MAX_PROCESSOR_BYTES,
     MAX_TEMPERATURE,
     MAX_VOCABULARY,
     MIN_TEMPERATURE,
     TOTAL,
     WITH_SUPPORT,
     Adaptation,
+    Feature,
     HiddenDtype,
     Layout,
     LayoutSet,
@@ -63,7 +66,7 @@ def checked(
         _bad_length(f"{payload.nbytes} bytes are too few for {type.name}")
     if payload.nbytes > table.bytes and type not in _VARIABLE:
         _bad_length(f"{payload.nbytes} bytes are too many for {type.name}")
-    values = table.unpack(payload)
+    values = table.unpack(payload, _unused(type, version, agreed))
     if type is MessageType.HELLO:
         check_hello(values, version)
     elif type is MessageType.ERROR:
@@ -79,6 +82,15 @@ def checked(
         if check is not None:
             check(values, payload, agreed)
     return values
+
+
+def _unused(type: MessageType, version: WireVersion, agreed: Agreed | None) -> str:
+    """Return the field that must be zero here, since nothing agreed on what it is for (P33)."""
+    if type is MessageType.HELLO and version is WireVersion.V1:
+        return "features"
+    if type is MessageType.STEP and not (agreed is not None and agreed.mirrors):
+        return "processor_bytes"
+    return ""
 
 
 def _refuse(code: ProtocolErrorCode, field: str, message: str) -> NoReturn:
@@ -144,6 +156,7 @@ def check_hello(values: Values, version: WireVersion) -> None:
     _within(values, "max_depth", 1, MAX_DEPTH)
     _within(values, "shard_count", 1, values["vocab_size"])
     _within(values, "max_support", 0, values["vocab_size"])
+    values["features"] = Feature(values["features"])
     dtype = _member(values, "hidden_dtype", HiddenDtype)
     if values["hidden_rows"] and (dtype == HiddenDtype.NONE or not values["hidden_width"]):
         _bad("hidden_rows", "rows without an element type or a width")
@@ -202,12 +215,14 @@ def check_policy(values: Values, agreed: Agreed) -> None:
 def require_policy(agreed: Agreed, policy: ProposalPolicy) -> None:
     """Refuse a policy of this side's own that no STEP can carry here, naming the field."""
     require_carried(agreed, policy)
+    if policy.processors:
+        decode_processors(policy.processors, agreed.vocab_size)
     fields = ("layout", "depth", "temperature", "top_k", "top_p", "min_p", "support")
     check_policy({name: getattr(policy, name) for name in fields} | {"proposal_key": 0}, agreed)
 
 
 def check_step(values: Values, payload: memoryview, agreed: Agreed) -> None:
-    """STEP: its policy, then slot, positions, commit rider, hidden-state rows, length, tokens."""
+    """STEP: policy, slot, positions, commit rider, hidden rows, length, tokens, processors."""
     check_policy(values, agreed)
     _within(values, "slot", 0, agreed.max_slots - 1)
     if values["first_position"] != values["anchor"] + 1:
@@ -221,10 +236,12 @@ def check_step(values: Values, payload: memoryview, agreed: Agreed) -> None:
         _bad("committed_round", "is not before this round")
     _check_accepted(values, "committed_accepted", outcome, agreed)
     _within(values, "hidden_rows", 0, agreed.hidden_rows)
+    _within(values, "processor_bytes", 0, MAX_PROCESSOR_BYTES)
     count, head = values["token_count"], PAYLOAD_TABLES[MessageType.STEP].bytes
-    due = step_bytes(count, values["hidden_rows"], agreed.hidden_row_bytes)
-    require_length(payload.nbytes, due)
+    rows, size = values["hidden_rows"], values["processor_bytes"]
+    require_length(payload.nbytes, step_bytes(count, rows, agreed.hidden_row_bytes, size))
     check_tokens(struct.unpack_from(f"<{count}i", payload, head), agreed)
+    decode_processors(payload[payload.nbytes - size :].tobytes(), agreed.vocab_size)
 
 
 def _check_accepted(values: Values, field: str, outcome: Outcome, agreed: Agreed) -> None:

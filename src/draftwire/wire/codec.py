@@ -38,7 +38,9 @@ from draftwire.wire.messages import (
     Reset,
     Step,
 )
+from draftwire.wire.processors import well_formed
 from draftwire.wire.registry import (
+    MAX_PROCESSOR_BYTES,
     MAX_TEMPERATURE,
     MIN_TEMPERATURE,
     TOTAL,
@@ -124,7 +126,9 @@ def _step_parts(head: bytes, step: Step) -> Parts:
         tokens = struct.pack(f"<{len(step.tokens)}i", *step.tokens)
     except struct.error as error:
         raise ValueError(f"a token is outside int32: {error}") from error
-    return [head + tokens, step.hidden] if len(step.hidden) else [head + tokens]
+    parts: Parts = [head + tokens]
+    parts += [each for each in (step.hidden, step.policy.processors) if len(each)]
+    return parts
 
 
 def _reply_parts(head: bytes, reply: Reply) -> Parts:
@@ -143,14 +147,16 @@ def _read_step(payload: memoryview, agreed: Agreed) -> Step | None:
     (
         session, slot, layout, outcome_number, generation, round_, anchor, first_position, depth,
         accepted, committed_round, temperature, top_k, top_p, min_p, support, context_version,
-        proposal_key, digest, base, count, hidden_rows, reserved,
+        proposal_key, digest, base, count, hidden_rows, processor_bytes,
     ) = _STEP.unpack_from(payload)  # fmt: skip
-    policy = _policy(layout, depth, temperature, support, top_k, top_p, min_p, agreed)
+    processors = payload[len(payload) - processor_bytes :].tobytes() if processor_bytes else b""
+    policy = _policy(layout, depth, temperature, support, top_k, top_p, min_p, processors, agreed)
     outcome = _OUTCOMES.get(outcome_number)
     if (
         policy is None
         or outcome is None
-        or reserved
+        or (processor_bytes and not agreed.mirrors)
+        or processor_bytes > MAX_PROCESSOR_BYTES
         or not (session and generation)
         or slot >= agreed.max_slots
         or not first_position == anchor + 1 == base + count
@@ -160,14 +166,16 @@ def _read_step(payload: memoryview, agreed: Agreed) -> Step | None:
         or accepted > agreed.max_depth
         or (accepted and outcome in _NO_DRAFTS)
         or hidden_rows > agreed.hidden_rows
-        or len(payload) != step_bytes(count, hidden_rows, agreed.hidden_row_bytes)
+        or len(payload) != step_bytes(count, hidden_rows, agreed.hidden_row_bytes, processor_bytes)
+        or (processors and not well_formed(processors, agreed.vocab_size))
     ):
         return None
     tokens = struct.unpack_from(f"<{count}i", payload, _STEP.size)
     if tokens and not (min(tokens) >= 0 and max(tokens) < agreed.vocab_size):
         return None
     rider = CommitRider(committed_round, accepted, outcome)
-    hidden = payload[_STEP.size + 4 * count :] if hidden_rows else b""
+    rows = payload[_STEP.size + 4 * count : len(payload) - processor_bytes]
+    hidden = rows if hidden_rows else b""
     return Step(
         session, slot, generation, round_, anchor, policy, rider, context_version, proposal_key,
         digest, base, tokens, hidden_rows, hidden,
@@ -182,6 +190,7 @@ def _policy(
     top_k: int,
     top_p: int,
     min_p: int,
+    processors: bytes,
     agreed: Agreed,
 ) -> ProposalPolicy | None:
     """Return the policy of a STEP, None unless everything about it is right; v1's is greedy."""
@@ -201,7 +210,7 @@ def _policy(
         or (layout is Layout.IDS_ONLY and (temperature or top_k or top_p != TOTAL or min_p))
     ):
         return None
-    return ProposalPolicy(layout, depth, temperature, support, top_k, top_p, min_p)
+    return ProposalPolicy(layout, depth, temperature, support, top_k, top_p, min_p, processors)
 
 
 def _read_reply(payload: memoryview, agreed: Agreed) -> Reply | None:

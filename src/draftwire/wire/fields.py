@@ -71,15 +71,20 @@ class FieldTable:
         except (struct.error, OverflowError) as error:
             raise ValueError(f"a field is outside its type: {error}") from error
 
-    def unpack(self, payload: memoryview) -> dict[str, Any]:
-        """Return the fields by name from the front of ``payload``, which is long enough."""
+    def unpack(self, payload: memoryview, unused: str = "") -> dict[str, Any]:
+        """Return the fields by name from the front of ``payload``, which is long enough.
+
+        unused: a field that is reserved on this connection.
+        """
         found = self.record.unpack_from(payload)
         values: dict[str, Any] = dict(zip(self._names, found, strict=True))
-        for name in self._reserved:
-            if values.pop(name):
+        for name in (*self._reserved, unused) if unused else self._reserved:
+            if values[name]:
                 raise ProtocolError(
                     ProtocolErrorCode.BAD_PADDING, f"{name} is not zero", field=name
                 )
+        for name in self._reserved:
+            del values[name]
         for name in self._texts:
             values[name] = _text(name, values[name])
         return values
@@ -118,6 +123,7 @@ _ELSEWHERE: Final = {
     "top_p": "policy.top_p",
     "min_p": "policy.min_p",
     "support": "policy.support",
+    "processor_bytes": "policy.processor_bytes",
     "committed_outcome": "commit.outcome",
     "committed_accepted": "commit.accepted",
     "committed_round": "commit.round",

@@ -14,8 +14,10 @@ from typing import Final, TypeAlias, overload
 from draftwire.errors import ProtocolErrorCode
 from draftwire.wire.fields import POSITION_TABLE
 from draftwire.wire.registry import (
+    NO_FEATURES,
     TOTAL,
     Adaptation,
+    Feature,
     HiddenDtype,
     Layout,
     LayoutSet,
@@ -54,6 +56,7 @@ class Hello:
     tokenizer_hash: bytes
     draft_identity: bytes
     target_identity: bytes
+    features: Feature = NO_FEATURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class ProposalPolicy:
     """How a proposal is made: fixed before the first draw, independent of any drawn token.
 
     temperature: binary32, 0 (greedy) or 2^-14..2^14. top_k, top_p, min_p: A5-A7, counts of 2^24.
-    support: K of the sparse layout, 0 for the others.
+    support: K of the sparse layout, 0 for the others. processors: what the drafter does to its
+    logits before all of that (A30), in the encoding of :mod:`draftwire.wire.processors`.
     """
 
     layout: Layout
@@ -71,6 +75,12 @@ class ProposalPolicy:
     top_k: int = 0
     top_p: int = TOTAL
     min_p: int = 0
+    processors: bytes = b""
+
+    @property
+    def processor_bytes(self) -> int:
+        """Size of the processors."""
+        return len(self.processors)
 
 
 @dataclass(frozen=True, slots=True)

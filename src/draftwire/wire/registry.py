@@ -34,6 +34,11 @@ MAX_DEPTH: Final = 64
 MIN_TEMPERATURE: Final = 2.0**-14
 MAX_TEMPERATURE: Final = 2.0**14
 
+MAX_PROCESSOR_BYTES: Final = 1 << 14  # mirrored processors of one STEP, all together
+MAX_PROCESSORS: Final = 16
+MAX_SEQUENCE: Final = 64  # ids of an n-gram, or of a sequence with a bias
+MAX_PENALTY: Final = 2.0**14  # of any penalty or bias; a repetition penalty is 1 over it or more
+
 
 class WireVersion(IntEnum):
     """v1 is greedy and carries ids only; v2 carries q. A connection speaks one of them."""
@@ -133,6 +138,27 @@ class Adaptation(IntEnum):
     ADAPTED = 2
 
 
+class Feature(IntFlag):
+    """Extensions offered or agreed in HELLO; bits without a member are ignored (P33)."""
+
+    MIRROR = 1 << 0  # STEP may hold processors of the target that the drafter applies, too
+
+
+NO_FEATURES: Final = Feature(0)
+
+
+class ProcessorKind(IntEnum):
+    """What a mirrored processor does to a row of logits (A30)."""
+
+    REPETITION = 1
+    OCCURRENCE = 2
+    NO_REPEAT_NGRAM = 3
+    BIAS = 4
+    SUPPRESS = 5
+    ALLOW = 6
+    SEQUENCES = 7
+
+
 class HiddenDtype(IntEnum):
     """Element type of target hidden-state rows in STEP; sizes 0, 2, 2 and 4 bytes."""
 
@@ -202,7 +228,7 @@ HELLO_FIELDS: Final = (
     ),
     Field("hidden_rows", "u16", "most target hidden-state rows in a STEP; 0 = none"),
     Field("hidden_dtype", "u8", "element type of hidden-state rows"),
-    Field("reserved", "u8", "zero"),
+    Field("features", "u8", "extensions offered (verifier) or agreed (drafter), a bit each"),
     Field("hidden_width", "u32", "elements in a hidden-state row"),
     Field("q_semantic", "text32", "semantic id of q"),
     Field("verifier_semantic", "text32", "id of the verification rule"),
@@ -239,8 +265,8 @@ STEP_FIELDS: Final = (
     Field("base", "u32", "absolute position of the first token that follows here"),
     Field("token_count", "u32", "tokens that follow; base + token_count = anchor + 1"),
     Field("hidden_rows", "u16", "hidden-state rows that follow the tokens"),
-    Field("reserved", "u16", "zero"),
-)  # then token_count x i32, then hidden_rows x hidden_width elements
+    Field("processor_bytes", "u16", "bytes of processors behind the rows; 0 unless agreed"),
+)  # then token_count x i32, then hidden_rows x hidden_width elements, then the processors
 
 REPLY_FIELDS: Final = (
     Field("session", "u64", "as in STEP"),
@@ -316,6 +342,44 @@ ERROR_FIELDS: Final = (
     Field("reserved", "u16", "zero"),
     Field("field", "text32", "name of the field concerned, from these tables; empty = none"),
 )
+
+PROCESSOR_FIELDS: Final[dict[ProcessorKind, tuple[Field, ...]]] = {
+    ProcessorKind.REPETITION: (
+        Field("start", "u32", "first position whose id counts"),
+        Field("penalty", "f32", "what a logit is multiplied with, or divided by"),
+    ),
+    ProcessorKind.OCCURRENCE: (
+        Field("start", "u32", "first position whose id counts"),
+        Field("presence", "f32", "what an id that occurs loses"),
+        Field("frequency", "f32", "what an id loses for each time that it occurs"),
+    ),
+    ProcessorKind.NO_REPEAT_NGRAM: (
+        Field("start", "u32", "first position whose id counts"),
+        Field("size", "u32", "ids of an n-gram that may not occur twice"),
+    ),
+    ProcessorKind.BIAS: (),
+    ProcessorKind.SUPPRESS: (
+        Field("begin", "u32", "first position that the ids may not stand at"),
+        Field("end", "u32", "one past the last"),
+    ),
+    ProcessorKind.ALLOW: (
+        Field("begin", "u32", "first position that no other id may stand at"),
+        Field("end", "u32", "one past the last"),
+    ),
+    ProcessorKind.SEQUENCES: (Field("start", "u32", "first position whose id counts"),),
+}
+"""Behind ``kind`` u16 and ``count`` u16; then the items of the kind (P34)."""
+
+PROCESSOR_ITEMS: Final[dict[ProcessorKind, str]] = {
+    ProcessorKind.REPETITION: "",
+    ProcessorKind.OCCURRENCE: "",
+    ProcessorKind.NO_REPEAT_NGRAM: "",
+    ProcessorKind.BIAS: "`count` x id i32, then `count` x bias f32",
+    ProcessorKind.SUPPRESS: "`count` x id i32",
+    ProcessorKind.ALLOW: "`count` x id i32",
+    ProcessorKind.SEQUENCES: "`count` x (bias f32, length u32), then the ids of each, i32",
+}
+"""What follows the fields of a processor, for SPEC; nothing where ``count`` is 0."""
 
 PING_FIELDS: Final = (Field("nonce", "u64", "returned as it is by PONG"),)
 
