@@ -382,8 +382,9 @@ MIRRORED_STEP = replace(
     ),
 )
 """A STEP with a processor of each kind; for AGREED_MIRRORED."""
-STATES_STEP = replace(STEP, hidden_rows=2, hidden=bytes(range(24)))
-"""A STEP with two rows of states, 2 layers of 3 elements; for AGREED_STATES."""
+STATES_STEP = replace(STEP, hidden_rows=2, hidden=bytes(range(22)) + b"\0\x7f")
+"""A STEP with two rows of states, 2 layers of 3 elements; for AGREED_STATES; its last element
+is one bit from infinity."""
 REPLY = Reply(
     session=7,
     slot=1,
