@@ -58,10 +58,15 @@ class Received:
 
 @dataclass(slots=True)
 class Draft:
-    """A whole proposal: K tokens, and the K rows of counts that they were drawn from."""
+    """A whole proposal: K tokens, and the K rows of counts that they were drawn from.
+
+    admitted: how many of them are to be verified, fewer than K, each admitted before it was drawn
+    (P36); 0 = all.
+    """
 
     tokens: list[int] = field(default_factory=list)
     rows: list[QRow] = field(default_factory=list)
+    admitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
