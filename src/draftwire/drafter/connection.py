@@ -82,6 +82,11 @@ class Connection(Generic[Context]):
         return self._link.heard_at
 
     @property
+    def stops_early(self) -> bool:
+        """Whether fewer drafts than are asked for may be admitted (P36)."""
+        return self.table is not None and self.table.agreed.stops_early
+
+    @property
     def received(self) -> Mapping[MessageType, int]:
         """How many frames of each type have come."""
         return self._link.received

@@ -325,6 +325,7 @@ class DrafterSession:
             context_version=step.context_version,
             hidden_rows=step.hidden_rows,
             hidden=bytes(step.hidden),
+            commit=step.commit,
         )
 
     def _decline_context(self, step: Step) -> Parts:

@@ -107,7 +107,8 @@ class DraftTask:
     which end with the anchor, then draw ``policy.depth`` drafts from ``first_position`` on, each
     with the word at (generation, round, its position, PROPOSAL) of ``proposal_key``. The tasks of a
     session are begun in the order in which they were set; an unwanted one is better left out, and
-    never begun after a later one: ``cached_tokens`` counts on that.
+    never begun after a later one: ``cached_tokens`` counts on that. commit: how the round before
+    ended.
     """
 
     session: int
@@ -122,3 +123,4 @@ class DraftTask:
     context_version: int
     hidden_rows: int = 0
     hidden: bytes = b""
+    commit: CommitRider = NO_RIDER
