@@ -8,6 +8,7 @@ from typing import Generic, Protocol
 from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.contexts import HeldContext
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
+from draftwire.drafter.early_stop import FinishedRounds
 from draftwire.drafter.engine import Context
 from draftwire.drafter.limits import Allowance
 from draftwire.drafter.memory import Answers, ReplyMemory, answer_bytes
@@ -63,6 +64,7 @@ class Connection(Generic[Context]):
         self.answers = Answers(program.memory)
         self.closing = False
         self.contexts: dict[int, HeldContext[Context]] = {}
+        self.finished = FinishedRounds()
         self.table: SessionTable | None = None
         self.error: ProtocolError | None = None  # why it is closing, where there is a reason
         self._program = program

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Generic
 
 from draftwire.drafter.config import DrafterConfig
-from draftwire.drafter.early_stop import EarlyStop
+from draftwire.drafter.early_stop import StopRule
 from draftwire.drafter.engine import Context
 
 LONGEST_PREFIX: Final = 1 << 18
@@ -55,7 +55,7 @@ class HeldContext(Generic[Context]):
 
     context: Context
     start: int = 0
-    stop: EarlyStop | None = None
+    stop: StopRule | None = None
 
     @property
     def end(self) -> int:

@@ -1,16 +1,18 @@
 """How many drafts of a proposal are admitted, each decided before it is drawn (P36, A23).
 
-A draft is worth its cost where the chance that it is accepted, times the seconds that a token takes
-now, is more than the seconds that one more position adds to a round. The chance follows from q, and
-from how often drafts of such a q were accepted in finished rounds; the seconds follow from finished
-rounds alone. Nothing here sees a token that was drawn at the position it decides, or behind it.
+A draft is worth a row of the target where the chance that it is accepted, times the seconds that a
+token takes now, is more than the seconds of that row. To know its q, and so its chance, costs a
+pass of the drafter, which is worth it where what may be won is more than its seconds. The chance
+follows from q, and from how often drafts of such a q were accepted in finished rounds; the seconds
+follow from finished rounds and passes. Nothing here sees a token that is drawn at the position it
+decides, or behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 from draftwire.wire.messages import CommitRider
 from draftwire.wire.registry import Outcome
@@ -20,8 +22,25 @@ _PRIOR: Final = 4.0  # judged drafts that a bucket's own confidence counts for
 _MEMORY: Final = 200.0  # judged drafts of a bucket after which half of them are forgotten
 _RECENT: Final = 0.05  # weight of the latest round in means of times
 _LONGEST: Final = 4.0  # times the mean: a longer round is taken for so long, a pause is no cost
-_TRIAL_ROUNDS: Final = 12  # first rounds, in which several depths are tried in turn
-_TRIAL_EVERY: Final = 16  # and of the later ones every so many-th is of the full depth
+_TRIALS: Final = 8  # first rounds of a verifier, in which several depths are tried in turn
+_ONE_MORE_EVERY: Final = 32  # of the later rounds so many-th admits one draft more than pays
+
+
+class StopRule(Protocol):
+    """What decides how many drafts of a session's proposals are admitted, round by round.
+
+    ``begin`` comes with each STEP; then ``admits`` for the first draft, before it is drawn, and if
+    it is, ``goes_on``, and so on in order until one is False. The first is always admitted.
+    """
+
+    def begin(self, number: int, rider: CommitRider, depth: int) -> None:
+        """Round ``number`` of at most ``depth`` drafts begins; rider: how one before it ended."""
+
+    def admits(self, confidence: float) -> bool:
+        """Whether the next draft is admitted; confidence: of its q, 0..1, before its draw."""
+
+    def goes_on(self) -> bool:
+        """Whether the q behind the draft that was admitted is to be computed."""
 
 
 class AcceptanceRates:
@@ -30,10 +49,30 @@ class AcceptanceRates:
     def __init__(self) -> None:
         self._judged = [0.0] * _BUCKETS
         self._accepted = [0.0] * _BUCKETS
+        self._seen = [1.0] * _BUCKETS  # how often a confidence came up behind a draft
 
     def expected(self, confidence: float) -> float:
         """The chance that a draft of this confidence (0..1) is accepted, if those before it are."""
+        return self._rate(_bucket(confidence), confidence)
+
+    def seen(self, confidence: float) -> None:
+        """Book the confidence of a q that came behind a draft, admitted or not."""
         at = _bucket(confidence)
+        if self._seen[at] >= _MEMORY:
+            self._seen = [each / 2 for each in self._seen]
+        self._seen[at] += 1
+
+    def gain(self, chance: float, token: float, row: float) -> float:
+        """Expected seconds that a further draft is worth, its q not known yet.
+
+        chance: that all before it are accepted. token, row: seconds of a token, and of a row.
+        """
+        won = 0.0
+        for at, seen in enumerate(self._seen):
+            won += seen * max(chance * self._rate(at, (at + 0.5) / _BUCKETS) * token - row, 0.0)
+        return won / sum(self._seen)
+
+    def _rate(self, at: int, confidence: float) -> float:
         return (self._accepted[at] + _PRIOR * confidence) / (self._judged[at] + _PRIOR)
 
     def judged(self, confidence: float, accepted: bool) -> None:
@@ -82,61 +121,91 @@ class RoundTimes:
 
 
 @dataclass(slots=True)
-class EarlyStop:
-    """The rule of one session.
+class FinishedRounds:
+    """What all sessions of a verifier have shown; a new one begins from it.
 
-    Call ``begin`` with each STEP, then ``admits`` for the second draft and each one behind it, in
-    order, before it is drawn, until it is False. clock: seconds.
+    look: seconds from one q to the next, of the latest passes.
     """
 
-    clock: Callable[[], float]
     rates: AcceptanceRates = field(default_factory=AcceptanceRates)
     times: RoundTimes = field(default_factory=RoundTimes)
-    _begun: float = 0.0
-    _round: int = 0
-    _trials: int = 0
-    _full: int = 0  # drafts that are admitted whatever their confidence: a trial; 0 = no trial
-    _least: float = 0.0  # chance that all drafts so far are accepted, at which one more pays
-    _confidences: list[float] = field(default_factory=list)  # of the admitted drafts, in order
-    _chance: float = 1.0
+    begun: int = 0
+    look: float = 0.0
+
+    def looked(self, seconds: float) -> None:
+        """Book the time from one q to the next."""
+        self.look += _RECENT * (seconds - self.look) if self.look else seconds
+
+
+class EarlyStop:
+    """The rule of one session: see :class:`StopRule`."""
+
+    def __init__(self, clock: Callable[[], float], finished: FinishedRounds | None = None) -> None:
+        """Begin a session. clock: in seconds; finished: shared by the sessions of a verifier."""
+        self._clock = clock
+        self._finished = finished or FinishedRounds()
+        self._begun = self._admitted_at = 0.0
+        self._round = 0
+        self._trial = 0  # drafts that are admitted whatever they are worth; 0 = this is no trial
+        self._more = 0  # drafts that are admitted beyond those that pay
+        self._token = self._row = self._look = 0.0  # seconds of each, as finished rounds tell
+        self._chance = 1.0  # that all drafts so far are accepted
+        self._confidences: list[float] = []  # of the admitted drafts, in order
 
     def begin(self, number: int, rider: CommitRider, depth: int) -> None:
-        """A round of at most ``depth`` drafts begins; the rider says how the one before ended."""
-        now = self.clock()
+        """See :class:`StopRule`; takes the verdict on this session's round before."""
+        now, finished = self._clock(), self._finished
         if self._confidences and rider.round == self._round:
-            self._finished(rider, now - self._begun)
+            self._learn(rider, now - self._begun)
         self._begun, self._round = now, number
         self._confidences.clear()
         self._chance = 1.0
-        self._full = self._trial(depth)
-        cost, token = self.times.seconds_a_draft, self.times.seconds_a_token
-        self._least = cost / token if token else 0.0
+        trials = (depth, 1, max(depth // 2, 1), 2)
+        self._trial = trials[finished.begun % 4] if finished.begun < _TRIALS else 0
+        finished.begun += 1
+        self._more = int(finished.begun % _ONE_MORE_EVERY == 0)
+        self._token, self._look = finished.times.seconds_a_token, finished.look
+        self._row = max(finished.times.seconds_a_draft - self._look, 0.0)
 
     def admits(self, confidence: float) -> bool:
-        """Whether the next draft is admitted; confidence: of its q, 0..1, before its draw."""
-        chance = self._chance * self.rates.expected(confidence)
-        drafted = len(self._confidences)
-        admitted = not drafted or (drafted < self._full if self._full else chance > self._least)
+        """See :class:`StopRule`."""
+        now, drafted = self._clock(), len(self._confidences)
+        if drafted:
+            self._finished.rates.seen(confidence)
+            self._finished.looked(now - self._admitted_at)
+        chance = self._chance * self._finished.rates.expected(confidence)
+        admitted = not drafted or self._once_more(chance * self._token > self._row)
         if admitted:
             self._confidences.append(confidence)
-            self._chance = chance
+            self._chance, self._admitted_at = chance, now
         return admitted
 
-    def _trial(self, depth: int) -> int:
-        """The depth of a trial, from the number of rounds alone; 0 where this round is none."""
-        self._trials += 1
-        if self._trials <= _TRIAL_ROUNDS:
-            return (depth, max(depth // 2, 1), max(depth // 4, 1))[self._trials % 3]
-        return 0 if self._trials % _TRIAL_EVERY else depth
+    def goes_on(self) -> bool:
+        """See :class:`StopRule`."""
+        gain = self._finished.rates.gain(self._chance, self._token, self._row)
+        return self._once_more(gain > self._look)
 
-    def _finished(self, rider: CommitRider, seconds: float) -> None:
-        judged = rider.accepted + (rider.outcome is Outcome.CORRECTION)
+    def _once_more(self, pays: bool) -> bool:
+        """Whether a draft behind others is to be, where it pays or not."""
+        if self._trial:
+            return len(self._confidences) < self._trial
+        if not pays and self._more:
+            self._more -= 1
+            return True
+        return pays
+
+    def _learn(self, rider: CommitRider, seconds: float) -> None:
         if rider.outcome is Outcome.TARGET_ONLY:
             return  # the proposal was not used, and its time is another round's
+        judged = rider.accepted + (rider.outcome is Outcome.CORRECTION)
         for at, confidence in enumerate(self._confidences[:judged]):
-            self.rates.judged(confidence, at < rider.accepted)
+            self._finished.rates.judged(confidence, at < rider.accepted)
         committed = rider.accepted + (rider.outcome is not Outcome.ENDED)
-        self.times.finished(len(self._confidences), seconds, committed)
+        self._finished.times.finished(len(self._confidences), seconds, committed)
+
+
+StopMaker: TypeAlias = Callable[[Callable[[], float], FinishedRounds], StopRule]
+"""From a clock in seconds, and what a verifier's sessions have shown, to the rule of another."""
 
 
 def _bucket(confidence: float) -> int:

@@ -15,7 +15,7 @@ from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.connection import Connection
 from draftwire.drafter.contexts import HeldContext, Window, longest_prefix
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
-from draftwire.drafter.early_stop import EarlyStop
+from draftwire.drafter.early_stop import EarlyStop, StopMaker
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose, warm_up
@@ -81,12 +81,14 @@ class DrafterProgram(Generic[Context]):
         proposer: Proposer[Context] | None = None,
         clock: Callable[[], float] = time.monotonic,
         key: bytes = b"",
+        stop: StopMaker = EarlyStop,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """Begin without connections.
 
         source: stands in for the proposal's words, so that a law can be enumerated. proposer:
         stands in for :func:`propose`, where proposals are prepared to measure everything else.
+        stop: makes the rule of a session whose proposals may be stopped early (P36).
         key: what every verifier has to prove that it holds (P20); none = nothing is asked.
         """
         self.engine = engine
@@ -103,6 +105,7 @@ class DrafterProgram(Generic[Context]):
         self._warms_kernels = proposer is None  # who proposes otherwise has kernels of its own
         self._clock = clock
         self._key = key
+        self._stop = stop
         self._entropy = entropy
         self._scheduler: BatchScheduler[Connection[Context]] = BatchScheduler(
             config.peer.prefill_chunk_tokens, self._feed
@@ -380,7 +383,7 @@ class DrafterProgram(Generic[Context]):
         if held is None:
             held = connection.contexts[task.session] = HeldContext(self.engine.open())
             if connection.stops_early:
-                held.stop = EarlyStop(self._clock)
+                held.stop = self._stop(self._clock, connection.finished)
             self.counters.sessions += 1
         # Less than is kept where it was made again after the engine failed, where drafts were not
         # the model's, or where the window has moved on.

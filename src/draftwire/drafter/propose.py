@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeAlias
 
 import numpy as np
 
-from draftwire.drafter.early_stop import EarlyStop
+from draftwire.drafter.early_stop import StopRule
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import Address, Domain, ProposalWords, WordSource
@@ -44,7 +44,7 @@ class DraftJob(Generic[Context]):
     round: int
     first_position: int
     session: int = 0
-    stop: EarlyStop | None = None
+    stop: StopRule | None = None
 
 
 class Proposer(Protocol[Context]):
@@ -72,17 +72,21 @@ class _Drawing(Generic[Context]):
     def take(self, token: int, q: QRow) -> None:
         """Go on from a row: the token drawn and its q, or NO_TOKEN where the row is refused."""
         if token == NO_TOKEN:
-            left = without_model(self.draft, self.job.policy, q.vocab_size)
-            self.refused = isinstance(left, Status)
+            self.refused = isinstance(
+                without_model(self.draft, self.job.policy, q.vocab_size), Status
+            )
             return
-        if self.job.stop is not None and not self.job.stop.admits(confidence(q)):
+        stop = self.job.stop
+        admitted = stop is None or stop.admits(confidence(q))
+        if admitted:
+            self.draft.tokens.append(token)
+            self.draft.rows.append(q)
+        left = self.job.policy.depth - len(self.draft.tokens)
+        if left and admitted and (stop is None or stop.goes_on()):
+            self.new_tokens = (token,)
+        elif left:
             self.draft.admitted = len(self.draft.tokens)
             fill(self.draft, self.job.policy, q.vocab_size)
-            return
-        self.draft.tokens.append(token)
-        self.draft.rows.append(q)
-        if len(self.draft.tokens) < self.job.policy.depth:
-            self.new_tokens = (token,)
 
 
 def propose(
