@@ -68,7 +68,7 @@ def round_law(
 
     Depth 0 is a target-only round. An outcome holds the accepted drafts and then the correction or
     bonus: one to depth + 1 tokens. admits: whether the draft after a context of this round, drafts
-    included, is drawn and verified (A23, P36); a round ends at the first that is not.
+    included, is drawn and verified (A23, P35); a round ends at the first that is not.
     """
     p = target(context)
     law: Law = {}

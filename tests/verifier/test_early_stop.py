@@ -1,4 +1,4 @@
-"""Proposals that are stopped early, through the real loop: the law, and what it brings (P36)."""
+"""Proposals that are stopped early, through the real loop: the law, and what it brings (P35)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors of proposals that were stopped early (P36)."""
+"""Vectors of proposals that were stopped early (P35)."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Connection(Generic[Context]):
 
     @property
     def stops_early(self) -> bool:
-        """Whether fewer drafts than are asked for may be admitted (P36)."""
+        """Whether fewer drafts than are asked for may be admitted (P35)."""
         return self.table is not None and self.table.agreed.stops_early
 
     @property

@@ -1,4 +1,4 @@
-"""How many drafts of a proposal are admitted, each decided before it is drawn (P36, A23).
+"""How many drafts of a proposal are admitted, each decided before it is drawn (P35, A23).
 
 A draft is worth a row of the target where the chance that it is accepted, times the seconds that a
 token takes now, is more than the seconds of that row. To know its q, and so its chance, costs a

@@ -88,7 +88,7 @@ class DrafterProgram(Generic[Context]):
 
         source: stands in for the proposal's words, so that a law can be enumerated. proposer:
         stands in for :func:`propose`, where proposals are prepared to measure everything else.
-        stop: makes the rule of a session whose proposals may be stopped early (P36).
+        stop: makes the rule of a session whose proposals may be stopped early (P35).
         key: what every verifier has to prove that it holds (P20); none = nothing is asked.
         """
         self.engine = engine

@@ -105,7 +105,7 @@ def propose(
     to the host. A first row that the arithmetic refuses ends its own job alone, with
     ``Status.REFUSED_ARITHMETIC``; after a later one the proposal goes on with a q of its own (P11).
     A job's ``stop`` sees the q of each row before its token is used: one that is not admitted ends
-    the proposal, whose rows from there on have no draft (P36).
+    the proposal, whose rows from there on have no draft (P35).
     kernels: a choice of :func:`draftwire.kernels.registry.kernels_for`.
     Raises what ``engine.forward`` raises, and ConfigurationError for kernels that are not there.
     """

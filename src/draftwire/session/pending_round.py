@@ -42,7 +42,7 @@ class PendingRound:
     """One asked round. Methods raise ProtocolError at the first violation; nothing is repaired.
 
     asked_at, deadline: seconds of the caller's clock. vocab_size: V as agreed. admitted: drafts of
-    the reply that are to be verified; 0 = all (P36).
+    the reply that are to be verified; 0 = all (P35).
     """
 
     step: Step

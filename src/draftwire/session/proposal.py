@@ -61,7 +61,7 @@ class Draft:
     """A whole proposal: K tokens, and the K rows of counts that they were drawn from.
 
     admitted: how many of them are to be verified, fewer than K, each admitted before it was drawn
-    (P36); 0 = all.
+    (P35); 0 = all.
     """
 
     tokens: list[int] = field(default_factory=list)

@@ -26,7 +26,7 @@ class VerifierConfig:
     vocabulary are the target's. shard_count: of how many shards each reply is one (P29). key: the
     secret that both sides prove to hold (P20); empty = no handshake. slots: memory for replies;
     None = what HELLO agrees on. early_stop: let the drafter admit fewer drafts than are asked for,
-    each before it is drawn (P36). Raises ConfigurationError.
+    each before it is drawn (P35). Raises ConfigurationError.
     """
 
     version: WireVersion = WireVersion.V2

@@ -101,7 +101,7 @@ class Agreed:
 
     @cached_property
     def stops_early(self) -> bool:
-        """Whether a REPLY may admit fewer drafts than were asked for (P36)."""
+        """Whether a REPLY may admit fewer drafts than were asked for (P35)."""
         return Feature.EARLY_STOP in self.features
 
     @cached_property

@@ -282,7 +282,7 @@ REPLY_FIELDS: Final = (
     Field("depth", "u16", "as in STEP"),
     Field("shard_index", "u16", "which vocabulary shard this reply holds"),
     Field("shard_count", "u16", "of how many"),
-    Field("admitted", "u16", "drafts to be verified, fewer than K; 0 = all, or not agreed (P36)"),
+    Field("admitted", "u16", "drafts to be verified, fewer than K; 0 = all, or not agreed (P35)"),
     Field("shard_begin", "u32", "first global id of the shard"),
     Field("shard_end", "u32", "one past its last global id"),
     Field(
