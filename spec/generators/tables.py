@@ -58,8 +58,8 @@ CONSTANTS = (
 )
 TAILS = {
     MessageType.HELLO: "then, from a drafter that has STATES, the table below with the layers"
-    " behind its first field (P35)",
-    MessageType.STEP: "then `token_count` x i32, then `hidden_rows` rows of states (P36), then"
+    " behind its first field (P36)",
+    MessageType.STEP: "then `token_count` x i32, then `hidden_rows` rows of states (P37), then"
     " `processor_bytes` bytes of processors (P34)",
     MessageType.REPLY: "then `depth` rows: the table below, then the q of the row",
 }

@@ -66,7 +66,7 @@ def agree(verifier: Hello, drafter: Hello) -> dict[str, Any]:
 
 
 def agree_features(verifier: Hello, drafter: Hello, limits: dict[str, Any]) -> None:
-    """P33, P35: the features of both; without STATES of both no rows are fused, or of states."""
+    """P33, P36: the features of both; without STATES of both no rows are fused, or of states."""
     one, other = verifier.get("features", 0), drafter.get("features", 0)
     limits["features"] = features = one & other
     if not features & STATES:

@@ -31,7 +31,7 @@ Message = dict[str, Any]
 Limits = Mapping[str, Any]
 
 IDS_ONLY, DENSE, SPARSE = LAYOUTS["IDS_ONLY"], LAYOUTS["DENSE"], LAYOUTS["SPARSE"]
-MIRROR, STATES, FUSED = 1, 2, 16  # the feature bits (P33)
+MIRROR, STATES, EARLY_STOP, FUSED = 1, 2, 8, 16  # the feature bits (P33)
 MOST_LAYERS = 64
 STATE_DTYPES = {2: 8, 3: 8}  # bits of the exponent of bfloat16 and of binary32
 OUTCOMES = {"NONE": 0, "CORRECTION": 1, "BONUS": 2, "TARGET_ONLY": 3, "ENDED": 4}
@@ -122,6 +122,10 @@ def unused_field(frame: Frame, limits: Limits | None) -> str:
         return "features"
     if frame.type == "STEP" and not (limits is not None and limits.get("features", 0) & MIRROR):
         return "processor_bytes"
+    if frame.type == "REPLY" and not (
+        limits is not None and limits.get("features", 0) & EARLY_STOP
+    ):
+        return "admitted"
     return ""
 
 
@@ -154,7 +158,7 @@ def check_hello(hello: Message, version: int) -> None:
 
 
 def check_states(hello: Message, tail: bytes) -> None:
-    """P35: behind the fields of a drafter that has STATES stand the layers that it reads."""
+    """P36: behind the fields of a drafter that has STATES stand the layers that it reads."""
     if hello["role"] != 2 or not hello["features"] & STATES:
         refuse_unless(not tail, "BAD_LENGTH", "")
         return
@@ -171,7 +175,7 @@ def check_states(hello: Message, tail: bytes) -> None:
 
 
 def row_elements(limits: Limits) -> int:
-    """P36: elements of a row of states; a fused one has those of a single layer."""
+    """P37: elements of a row of states; a fused one has those of a single layer."""
     raw = limits["features"] & STATES and not limits["features"] & FUSED
     return int(limits["hidden_width"] * (len(limits["hidden_layers"]) if raw else 1))
 
@@ -253,6 +257,7 @@ def check_reply(reply: Message, tail: bytes, limits: Limits) -> None:
     """REPLY: the head, and rows cut at their fixed size; what they hold is P14's."""
     layout = check_layout(reply, limits)
     within(reply, "depth", 1, limits["max_depth"])
+    refuse_unless(reply["admitted"] < reply["depth"], "BAD_FIELD", "admitted")
     count, begin, end = reply["shard_count"], reply["shard_begin"], reply["shard_end"]
     index, vocab_size = reply["shard_index"], limits["vocab_size"]
     refuse_unless(count == limits["shard_count"], "WRONG_SHARD", "shard_count")
@@ -390,7 +395,7 @@ def tickets(binary32: bytes) -> int:
 
 
 def write_hello(hello: Mapping[str, Any]) -> bytes:
-    """The payload of a HELLO, with the layers behind it where its drafter has STATES (P35)."""
+    """The payload of a HELLO, with the layers behind it where its drafter has STATES (P36)."""
     head = write_fields("HELLO", {**hello})
     if hello["role"] != 2 or not hello.get("features", 0) & STATES:
         return head
@@ -435,6 +440,8 @@ def write_row(
 
 
 def write_reply(reply: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """The payload of a REPLY; ``depth`` follows from the rows."""
+    """The payload of a REPLY; ``depth`` follows from the rows, and all are admitted by default."""
     written = [write_fields("POSITION", row) + row["q"] for row in rows]
-    return write_fields("REPLY", {**reply, "depth": len(written)}) + b"".join(written)
+    return write_fields("REPLY", {"admitted": 0, **reply, "depth": len(written)}) + b"".join(
+        written
+    )

@@ -1,4 +1,4 @@
-"""P35 and P36: states are agreed, and their rows decode canonically or not at all (case M13)."""
+"""P36 and P37: states are agreed, and their rows decode canonically or not at all (case M13)."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from spec.generators.vectors import (
     orders,
     refusals,
     states,
+    stopped,
     verdicts,
     verifiers,
     words,
@@ -39,6 +40,7 @@ KINDS: dict[str, Callable[[], Iterable[Vector]]] = {
         refusals.vectors(),
         orders.vectors(),
         mirrored.frames(),
+        stopped.frames(),
         states.frames(),
     ),
     "transcripts": lambda: chain(

@@ -1,4 +1,4 @@
-"""Vectors of hidden states: what HELLO agrees on and what a STEP may hold (P35, P36)."""
+"""Vectors of hidden states: what HELLO agrees on and what a STEP may hold (P36, P37)."""
 
 from __future__ import annotations
 

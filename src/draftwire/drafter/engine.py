@@ -57,7 +57,7 @@ class DraftEngine(ModelIdentity, Protocol[Context]):
 
 @runtime_checkable
 class ReadsStates(Protocol[Context]):
-    """A drafting model that is fed with hidden states of the target (P35)."""
+    """A drafting model that is fed with hidden states of the target (P36)."""
 
     @property
     def state_format(self) -> StateFormat:

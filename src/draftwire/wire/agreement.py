@@ -99,7 +99,7 @@ class Agreed:
 
     @cached_property
     def states(self) -> StateFormat | None:
-        """What a row of states in STEP holds; None where they were not agreed (P35)."""
+        """What a row of states in STEP holds; None where they were not agreed (P36)."""
         if Feature.STATES not in self.features:
             return None
         fused = Feature.FUSED in self.features
@@ -109,6 +109,11 @@ class Agreed:
     def mirrors(self) -> bool:
         """Whether a STEP may hold processors (P33)."""
         return Feature.MIRROR in self.features
+
+    @cached_property
+    def stops_early(self) -> bool:
+        """Whether a REPLY may admit fewer drafts than were asked for (P35)."""
+        return Feature.EARLY_STOP in self.features
 
     @cached_property
     def version(self) -> WireVersion:
@@ -324,7 +329,7 @@ def _agree_identity(mine: Hello, theirs: Hello, field: str) -> bytes:
 
 
 def _agree_features(mine: Hello, theirs: Hello) -> Feature:
-    """Those of both; rows are fused only where there are any (P33, P35)."""
+    """Those of both; rows are fused only where there are any (P33, P36)."""
     features = mine.features & theirs.features
     return features if Feature.STATES in features else features & ~Feature.FUSED
 

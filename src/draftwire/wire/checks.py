@@ -93,6 +93,8 @@ def _unused(type: MessageType, version: WireVersion, agreed: Agreed | None) -> s
         return "features"
     if type is MessageType.STEP and not (agreed is not None and agreed.mirrors):
         return "processor_bytes"
+    if type is MessageType.REPLY and not (agreed is not None and agreed.stops_early):
+        return "admitted"
     return ""
 
 
@@ -171,7 +173,7 @@ def check_hello(values: Values, version: WireVersion) -> None:
 
 
 def check_states_block(values: Values, block: memoryview) -> None:
-    """What stands behind HELLO's fields: the layers that a drafter reads, or nothing (P35)."""
+    """What stands behind HELLO's fields: the layers that a drafter reads, or nothing (P36)."""
     if has_block(values["role"], values["features"]):
         found = decode_block(block.tobytes(), values["features"])
         values["hidden_layers"], values["projection"] = found
@@ -281,7 +283,7 @@ def check_tokens(tokens: Sequence[int], agreed: Agreed) -> None:
 
 
 def check_states(rows: int, hidden: memoryview, agreed: Agreed) -> None:
-    """States of the target are finite; rows that nothing was agreed of are opaque (P36)."""
+    """States of the target are finite; rows that nothing was agreed of are opaque (P37)."""
     if rows and agreed.states is not None and not finite(hidden, agreed.hidden_dtype):
         _bad("hidden_rows", "an element is infinite or not a number")
 
@@ -291,6 +293,8 @@ def check_reply(values: Values, payload: memoryview, agreed: Agreed) -> None:
     _within(values, "slot", 0, agreed.max_slots - 1)
     layout = _check_layout(values, agreed)
     _within(values, "depth", 1, agreed.max_depth)
+    if values["admitted"] >= values["depth"]:
+        _bad("admitted", "is not smaller than the depth; all drafts are 0")
     _check_shard(values, agreed)
     width = values["shard_end"] - values["shard_begin"] if layout == Layout.DENSE else 0
     if layout in WITH_SUPPORT:

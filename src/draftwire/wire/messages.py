@@ -33,7 +33,7 @@ _ROW: Final = POSITION_TABLE.record
 class Hello:
     """What a peer is and how much it will take; see HELLO_FIELDS.
 
-    hidden_layers, projection: of a drafter that reads states of the target (P35); empty otherwise,
+    hidden_layers, projection: of a drafter that reads states of the target (P36); empty otherwise,
     and projection where rows are raw.
     """
 
@@ -103,7 +103,7 @@ class Step:
     """Ask for one proposal from the committed prefix; see STEP_FIELDS.
 
     tokens: the committed tokens from position ``base`` up to the anchor. hidden: rows of states, of
-    the first ``hidden_rows`` of them (P36); may be empty.
+    the first ``hidden_rows`` of them (P37); may be empty.
     """
 
     session: int
@@ -220,6 +220,7 @@ class Reply:
     shard_end: int
     support: int
     rows: ReplyRows
+    admitted: int = 0
 
     @property
     def depth(self) -> int:

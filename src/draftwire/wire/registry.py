@@ -144,6 +144,7 @@ class Feature(IntFlag):
 
     MIRROR = 1 << 0  # STEP may hold processors of the target that the drafter applies, too
     STATES = 1 << 1  # STEP may hold hidden states of the target that the drafter reads
+    EARLY_STOP = 1 << 3  # a drafter may admit fewer drafts than K, each before it is drawn
     FUSED = 1 << 4  # with STATES: the verifier applies the drafter's projection to them
 
 
@@ -179,7 +180,7 @@ HIDDEN_ITEM_BYTES: Final = {
 }
 
 STATE_DTYPES: Final = frozenset({HiddenDtype.BFLOAT16, HiddenDtype.FLOAT32})
-"""Element types of rows that have a meaning (P35)."""
+"""Element types of rows that have a meaning (P36)."""
 
 
 class Outcome(IntEnum):
@@ -252,7 +253,7 @@ HELLO_STATES_FIELDS: Final = (
     Field("hidden_layers", "u16", "layers of the target that a row holds; then each, u16"),
     Field("projection", "bytes32", "SHA-256 of the projection of fused rows; only with FUSED"),
 )
-"""Behind the drafter's fixed fields where it has STATES (P35)."""
+"""Behind the drafter's fixed fields where it has STATES (P36)."""
 
 STEP_FIELDS: Final = (
     Field("session", "u64", "session id, chosen by the verifier, unique on its connection"),
@@ -293,7 +294,7 @@ REPLY_FIELDS: Final = (
     Field("depth", "u16", "as in STEP"),
     Field("shard_index", "u16", "which vocabulary shard this reply holds"),
     Field("shard_count", "u16", "of how many"),
-    Field("reserved2", "u16", "zero"),
+    Field("admitted", "u16", "drafts to be verified, fewer than K; 0 = all, or not agreed (P35)"),
     Field("shard_begin", "u32", "first global id of the shard"),
     Field("shard_end", "u32", "one past its last global id"),
     Field(

@@ -1,4 +1,4 @@
-"""Hidden states of the target that a drafter reads: what both sides agree on (P35, P36).
+"""Hidden states of the target that a drafter reads: what both sides agree on (P36, P37).
 
 States decide how often drafts are accepted and nothing else: any q is lossless.
 """
