@@ -399,8 +399,9 @@ def write_hello(hello: Mapping[str, Any]) -> bytes:
     head = write_fields("HELLO", {**hello})
     if hello["role"] != 2 or not hello.get("features", 0) & STATES:
         return head
-    layers = hello["hidden_layers"]
-    return head + struct.pack(f"<{len(layers) + 1}H", len(layers), *layers) + hello["projection"]
+    layers: Sequence[int] = hello["hidden_layers"]
+    projection: bytes = hello["projection"]
+    return head + struct.pack(f"<{len(layers) + 1}H", len(layers), *layers) + projection
 
 
 def write_step(

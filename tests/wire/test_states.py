@@ -39,13 +39,13 @@ from testing.harness.messages import (
 CODE = ProtocolErrorCode
 V2 = WireVersion.V2
 HEAD = step_bytes(0)
-LIMITS = {
-    name: int(getattr(AGREED_STATES, name))
-    for name in (
-        "version layouts vocab_size max_slots max_depth max_support hidden_rows hidden_dtype"
-        " hidden_width features"
-    ).split()
-} | {"hidden_layers": list(AGREED_STATES.hidden_layers)}
+NUMBERS = (
+    *("version", "layouts", "vocab_size", "max_slots", "max_depth", "max_support", "features"),
+    *("hidden_rows", "hidden_dtype", "hidden_width"),
+)
+LIMITS = {name: int(getattr(AGREED_STATES, name)) for name in NUMBERS} | {
+    "hidden_layers": list(AGREED_STATES.hidden_layers)
+}
 
 
 def read(payload: bytes, agreed: Agreed = AGREED_STATES) -> Step:

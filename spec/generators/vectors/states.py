@@ -87,7 +87,11 @@ def blocks() -> Iterator[Vector]:
             "LIMIT_EXCEEDED",
         ),
         ("states of no rows", write_hello({**OFFER, "hidden_rows": 0}), "BAD_FIELD"),
-        ("states of a type that they have not", write_hello({**OFFER, "hidden_dtype": 1}), "BAD_FIELD"),
+        (
+            "states of a type that they have not",
+            write_hello({**OFFER, "hidden_dtype": 1}),
+            "BAD_FIELD",
+        ),
         ("states without a type", write_hello({**OFFER, "hidden_dtype": 0}), "BAD_FIELD"),
         ("more than any block holds", write_hello(READER) + bytes(200), "FRAME_TOO_LARGE"),
     ):

@@ -25,6 +25,7 @@ class DraftContext(Protocol):
 
 
 Context = TypeVar("Context", bound=DraftContext)
+ReadContext = TypeVar("ReadContext", bound=DraftContext, contravariant=True)
 
 
 class DraftEngine(ModelIdentity, Protocol[Context]):
@@ -56,7 +57,7 @@ class DraftEngine(ModelIdentity, Protocol[Context]):
 
 
 @runtime_checkable
-class ReadsStates(Protocol[Context]):
+class ReadsStates(Protocol[ReadContext]):
     """A drafting model that is fed with hidden states of the target (P36)."""
 
     @property
@@ -66,7 +67,7 @@ class ReadsStates(Protocol[Context]):
     def fuse(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Project raw rows (R, n x d) to fused ones (R, d), as the model does first of all."""
 
-    def take_states(self, context: Context, first: int, rows: NDArray[np.float32]) -> None:
+    def take_states(self, context: ReadContext, first: int, rows: NDArray[np.float32]) -> None:
         """Read the states of the committed tokens at positions ``first``, ``first`` + 1, ...
 
         rows: finite, (R, d) fused, or (R, n x d) raw. They come between ``truncate`` and the
@@ -75,5 +76,5 @@ class ReadsStates(Protocol[Context]):
         position are missing the model drafts without them.
         """
 
-    def states_held(self, context: Context) -> int:
+    def states_held(self, context: ReadContext) -> int:
         """Return n: the states of the first n positions are held, without a gap."""

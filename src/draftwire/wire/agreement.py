@@ -165,12 +165,14 @@ def agree(mine: Hello, theirs: Hello) -> Agreed:
     features = _agree_features(mine, theirs)
     if Feature.STATES in (mine.features | theirs.features) & ~features:
         smaller["hidden_rows"] = 0
+    hidden = _agree_hidden(mine, theirs, smaller["hidden_rows"], features)
     drafter = mine if mine.role is Role.DRAFTER else theirs
     agreed = Agreed(
         layouts=layouts,
         vocab_size=mine.vocab_size,
         shard_count=mine.shard_count,
-        **_agree_hidden(mine, theirs, smaller["hidden_rows"], features),
+        hidden_dtype=hidden[0],
+        hidden_width=hidden[1],
         adaptation=_agree_adaptation(mine, theirs),
         q_semantic=mine.q_semantic,
         verifier_semantic=mine.verifier_semantic,
@@ -336,16 +338,16 @@ def _agree_features(mine: Hello, theirs: Hello) -> Feature:
 
 def _agree_hidden(
     mine: Hello, theirs: Hello, rows: int, features: Feature
-) -> dict[str, HiddenDtype | int]:
+) -> tuple[HiddenDtype, int]:
     """The element type is the verifier's and the width the drafter's, where states are agreed."""
     if not rows:
-        return {"hidden_dtype": HiddenDtype.NONE, "hidden_width": 0}
+        return HiddenDtype.NONE, 0
     if Feature.STATES in features:
         verifier, drafter = (mine, theirs) if mine.role is Role.VERIFIER else (theirs, mine)
-        return {"hidden_dtype": verifier.hidden_dtype, "hidden_width": drafter.hidden_width}
+        return verifier.hidden_dtype, drafter.hidden_width
     _require_equal("hidden_dtype", mine.hidden_dtype.name, theirs.hidden_dtype.name)
     _require_equal("hidden_width", mine.hidden_width, theirs.hidden_width)
-    return {"hidden_dtype": mine.hidden_dtype, "hidden_width": mine.hidden_width}
+    return mine.hidden_dtype, mine.hidden_width
 
 
 def _check_answer(offer: Hello, answered: Hello) -> None:

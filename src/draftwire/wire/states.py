@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NoReturn
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
@@ -97,7 +98,7 @@ def decode_block(block: bytes, features: Feature) -> tuple[tuple[int, ...], byte
     if len(block) != end + (PROJECTION_BYTES if Feature.FUSED in features else 0):
         _refuse(code.BAD_LENGTH, "", f"{len(block)} bytes for {count} layers")
     layers = struct.unpack_from(f"<{count}H", block, 2)
-    if any(before >= after for before, after in zip(layers, layers[1:], strict=False)):
+    if any(before >= after for before, after in pairwise(layers)):
         _refuse(code.BAD_FIELD, "hidden_layers", f"{layers} do not rise")
     return layers, block[end:]
 
