@@ -23,6 +23,7 @@ MODULES = (
     "draftwire.verifier.engine",
     "draftwire.verifier.sampling",
     "draftwire.verifier.drafter",
+    "draftwire.verifier.emission",
     "draftwire.verifier.generate",
     "draftwire.verifier.judge",
     "draftwire.verifier.client",

@@ -6,7 +6,8 @@ from collections import Counter
 
 from draftwire.errors import DraftwireError
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.generate import Emission, Generation, generate
+from draftwire.verifier.emission import Emission
+from draftwire.verifier.generate import Generation, generate
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.registry import WireVersion
 from testing.faults.requests import PROMPTS

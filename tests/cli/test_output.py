@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from draftwire.cli.output import TextStream, dress, legend, rates, report_lines, wants_colour
 from draftwire.session.reasons import DropReason
 from draftwire.text.streamed import StreamedText
-from draftwire.verifier.generate import Emission, Kind
+from draftwire.verifier.emission import Emission, Kind
 from draftwire.verifier.miss import MissReason
 from draftwire.verifier.report import Report
 from draftwire.verifier.stop import Finish

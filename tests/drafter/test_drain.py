@@ -19,7 +19,8 @@ from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.errors import ProtocolErrorCode
 from draftwire.session.reasons import DropReason
 from draftwire.transport.tcp import Address
-from draftwire.verifier.generate import Kind, generate
+from draftwire.verifier.emission import Kind
+from draftwire.verifier.generate import generate
 from draftwire.verifier.local import LocalDrafter
 from draftwire.verifier.miss import MissReason
 from draftwire.verifier.remote import RemoteDrafter

@@ -23,7 +23,8 @@ from draftwire.session.verifier_session import VerifierSession
 from draftwire.transport.tcp import TcpChannel
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.connection import KEEP_SECONDS
-from draftwire.verifier.generate import Kind, generate
+from draftwire.verifier.emission import Kind
+from draftwire.verifier.generate import generate
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling

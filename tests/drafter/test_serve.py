@@ -21,7 +21,8 @@ from draftwire.errors import ProtocolErrorCode, TransportError
 from draftwire.session.link import Closed
 from draftwire.session.proposal import Proposal, Received
 from draftwire.transport.tcp import Address, TcpChannel, bound_address, listen
-from draftwire.verifier.generate import Kind, generate
+from draftwire.verifier.emission import Kind
+from draftwire.verifier.generate import generate
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy

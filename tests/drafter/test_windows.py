@@ -14,7 +14,8 @@ from draftwire.drafter.program import DrafterConfig, DrafterProgram, drafter_hel
 from draftwire.engines.hf import HfDraftEngine, HfTargetEngine
 from draftwire.errors import ConfigurationError
 from draftwire.session.proposal import Proposal
-from draftwire.verifier.generate import Emission, Kind, generate
+from draftwire.verifier.emission import Emission, Kind
+from draftwire.verifier.generate import generate
 from draftwire.verifier.local import LocalDrafter
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy

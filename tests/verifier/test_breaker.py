@@ -13,7 +13,8 @@ from draftwire.errors import ConfigurationError
 from draftwire.exact.words import Address, Domain
 from draftwire.transport.tcp import free_address
 from draftwire.verifier.breaker import Breaker, BreakerConfig, BreakerState, Choice
-from draftwire.verifier.generate import Kind, generate
+from draftwire.verifier.emission import Kind
+from draftwire.verifier.generate import generate
 from draftwire.verifier.miss import MissReason
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling

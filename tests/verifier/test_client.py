@@ -18,7 +18,8 @@ from draftwire.session.reasons import DropReason
 from draftwire.transport.channel import Channel, Part
 from draftwire.transport.tcp import bound_address, free_address, listen
 from draftwire.verifier.client import ClientRequest, DraftClient
-from draftwire.verifier.generate import Kind, generate
+from draftwire.verifier.emission import Kind
+from draftwire.verifier.generate import generate
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.local import LocalDrafter, ProgramChannel
 from draftwire.verifier.miss import Drafted, Miss, MissReason

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from draftwire.drafter.program import DrafterConfig
 from draftwire.errors import ArithmeticRefusalError, ConfigurationError, RefusalCode
 from draftwire.session.reasons import DropReason
-from draftwire.verifier.generate import Emission, Kind, generate
+from draftwire.verifier.emission import Emission, Kind
+from draftwire.verifier.generate import generate
 from draftwire.verifier.miss import Miss, MissReason
 from draftwire.verifier.no_drafter import NoDrafter
 from draftwire.verifier.report import Report

@@ -20,7 +20,8 @@ from draftwire.kernels.protocol import Kernels, Round
 from draftwire.transport.channel import Channel, Part
 from draftwire.verifier import judge
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.generate import Kind, generate
+from draftwire.verifier.emission import Kind
+from draftwire.verifier.generate import generate
 from draftwire.verifier.judge import Judgement
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy

@@ -11,10 +11,10 @@ import click
 from draftwire.verifier.miss import MissReason
 
 if TYPE_CHECKING:
-    from draftwire.verifier.generate import Emission
+    from draftwire.verifier.emission import Emission
     from draftwire.verifier.report import Report
 
-# Keys are the values of draftwire.verifier.generate.Kind.
+# Keys are the values of draftwire.verifier.emission.Kind.
 COLOURS = {"accepted": "32", "corrected": "1;33", "bonus": "1;36", "target_only": "0"}
 MARKS = {
     "accepted": ("", ""),

@@ -15,6 +15,7 @@ from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.connection import Connection
 from draftwire.drafter.contexts import HeldContext, Window, longest_prefix
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
+from draftwire.drafter.early_stop import EarlyStop, StopMaker
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose, warm_up
@@ -28,7 +29,9 @@ from draftwire.telemetry.events import log_event
 from draftwire.wire.hello import hello_of
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
+    NO_FEATURES,
     NONCE_BYTES,
+    Feature,
     Role,
     Status,
 )
@@ -57,6 +60,7 @@ def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
         max_reply_bytes=config.max_reply_bytes,
         shard_count=config.shard_count,
         peer_identity=config.target_identity,
+        features=NO_FEATURES if config.shard_count > 1 else Feature.EARLY_STOP,
     )
 
 
@@ -77,12 +81,14 @@ class DrafterProgram(Generic[Context]):
         proposer: Proposer[Context] | None = None,
         clock: Callable[[], float] = time.monotonic,
         key: bytes = b"",
+        stop: StopMaker = EarlyStop,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """Begin without connections.
 
         source: stands in for the proposal's words, so that a law can be enumerated. proposer:
         stands in for :func:`propose`, where proposals are prepared to measure everything else.
+        stop: makes the rule of a session whose proposals may be stopped early (P35).
         key: what every verifier has to prove that it holds (P20); none = nothing is asked.
         """
         self.engine = engine
@@ -99,6 +105,7 @@ class DrafterProgram(Generic[Context]):
         self._warms_kernels = proposer is None  # who proposes otherwise has kernels of its own
         self._clock = clock
         self._key = key
+        self._stop = stop
         self._entropy = entropy
         self._scheduler: BatchScheduler[Connection[Context]] = BatchScheduler(
             config.peer.prefill_chunk_tokens, self._feed
@@ -336,7 +343,8 @@ class DrafterProgram(Generic[Context]):
             self.counters.declined[draft] += 1
         else:
             self.counters.proposals += 1
-            self.counters.drafts += len(draft.tokens)
+            admitted = draft.admitted if isinstance(draft, Draft) else 0
+            self.counters.drafts += admitted or len(draft.tokens)
 
     def _drafts(
         self, batch: Sequence[Turn[Connection[Context]]], piece: Turn[Connection[Context]] | None
@@ -374,6 +382,8 @@ class DrafterProgram(Generic[Context]):
         held = connection.contexts.get(task.session)
         if held is None:
             held = connection.contexts[task.session] = HeldContext(self.engine.open())
+            if connection.stops_early:
+                held.stop = self._stop(self._clock, connection.finished)
             self.counters.sessions += 1
         # Less than is kept where it was made again after the engine failed, where drafts were not
         # the model's, or where the window has moved on.
@@ -388,6 +398,8 @@ class DrafterProgram(Generic[Context]):
                 tokens[: self.config.peer.prefill_chunk_tokens],
                 replace(policy, depth=0),
             )
+        elif held.stop is not None:
+            held.stop.begin(task.round, task.commit, policy.depth)
         self.counters.fed_tokens += len(tokens)
         return DraftJob(
             held.context,
@@ -398,6 +410,7 @@ class DrafterProgram(Generic[Context]):
             task.round,
             task.first_position,
             task.session,
+            held.stop,
         )
 
 

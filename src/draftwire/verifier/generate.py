@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-from operator import index
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, Self
 
-from draftwire.errors import ArithmeticRefusalError, ConfigurationError
+from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import KeyedWords, WordSource
 from draftwire.kernels.cpu.kernels import prepare
 from draftwire.kernels.prepare import prepare_kernels
@@ -22,58 +20,19 @@ from draftwire.text.detokenizer import Decode
 from draftwire.verifier.breaker import Breaker, BreakerState, Choice
 from draftwire.verifier.context import HasSettings, context_version, sampling_settings
 from draftwire.verifier.drafter import Drafter, DraftRequest
+from draftwire.verifier.emission import KIND_AFTER, Emission, Kind
 from draftwire.verifier.engine import Context, HasDevice, TargetEngine
 from draftwire.verifier.judge import Judgement, judge
 from draftwire.verifier.log import breaker_changed
-from draftwire.verifier.miss import Drafted, Miss, MissReason, Reason
+from draftwire.verifier.miss import Drafted, Miss, MissReason
 from draftwire.verifier.no_drafter import NoDrafter
+from draftwire.verifier.notes import note_of
 from draftwire.verifier.report import Report
+from draftwire.verifier.request_check import check_request, prompt_ids, with_depth
 from draftwire.verifier.sampling import Sampling
 from draftwire.verifier.stop import Ends, Finish, StopRules
 from draftwire.wire.messages import ProposalPolicy
-from draftwire.wire.registry import Layout, LayoutSet, Outcome
-
-
-class Kind(Enum):
-    """Where a token of the text came from."""
-
-    ACCEPTED = "accepted"
-    CORRECTED = "corrected"
-    BONUS = "bonus"
-    TARGET_ONLY = "target_only"
-
-
-@dataclass(frozen=True, slots=True)
-class Emission:
-    """One token of the text.
-
-    index: its place, from 0. finish: why the text ends here, or None. text: what has become certain
-    of the text with it, where ``decode`` was given: a character, or the beginning of a stop string,
-    may wait for later tokens.
-    """
-
-    token: int
-    kind: Kind
-    index: int
-    finish: Finish | None = None
-    text: str = ""
-
-
-_ALONE = "going on with the target alone"
-_AWAY = f"the drafter is away: {_ALONE} until it is back"
-_FULL = f"the drafter's context is full: {_ALONE}"
-_NOTES: dict[Reason, str] = {
-    MissReason.NO_CONNECTION: _AWAY,
-    DropReason.DISCONNECTED: _AWAY,
-    MissReason.CONTEXT_LIMIT: _FULL,
-    DropReason.DECLINED_CONTEXT_LIMIT: _FULL,
-    MissReason.NO_SLOT: f"the drafter takes no more sessions: {_ALONE}",
-    MissReason.NOT_OFFERED: f"the drafter does not offer this layout or support: {_ALONE}",
-    MissReason.UNSHARED_TOKEN: f"the text has left the shared vocabulary: {_ALONE}",
-    MissReason.PAUSED: "proposals kept getting lost: drafting pauses and is tried again later",
-    MissReason.QUARANTINED: "the drafter was lost in mid-round again: drafting pauses, ever longer",
-    DropReason.AUDIT_FAILED: "a draft was not drawn from the q that came with it: not used",
-}
+from draftwire.wire.registry import LayoutSet, Outcome
 
 
 class Generation(Generic[Context], Iterator[Emission]):
@@ -98,8 +57,8 @@ class Generation(Generic[Context], Iterator[Emission]):
         kernels: str = "auto",
     ) -> None:
         """See :func:`generate`."""
-        prompt = _ids(prompt)
-        _check_request(target, drafter, prompt, sampling, policy)
+        prompt = prompt_ids(prompt)
+        check_request(target, drafter, prompt, sampling, policy)
         prepare()
         if isinstance(target, HasDevice):
             layouts = LayoutSet(0) if policy is None else LayoutSet(1 << policy.layout)
@@ -312,9 +271,8 @@ class Generation(Generic[Context], Iterator[Emission]):
         report.seconds.audit += spent
         report.seconds.drafter += max(seconds - spent, 0.0)
         if isinstance(drafted, Miss):
-            note = _NOTES.get(drafted.reason)
-            if note is not None and not any(each.startswith(note) for each in report.notes):
-                report.note(f"{note} ({drafted.detail})" if drafted.detail else note)
+            if (note := note_of(drafted, report.notes)) is not None:
+                report.note(note)
             report.missed(drafted.reason, drafted.drafted)
         else:
             self._proposal = drafted
@@ -365,7 +323,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         """Keep the tokens up to the end of the text, tell the drafter, and return the emissions."""
         emissions: list[Emission] = []
         for place, token in enumerate(judgement.tokens):
-            kind = _KINDS[judgement.outcome] if place == judgement.accepted else Kind.ACCEPTED
+            kind = KIND_AFTER[judgement.outcome] if place == judgement.accepted else Kind.ACCEPTED
             index = len(self._stop.tokens)
             finish = self._stop.add(token)
             emissions.append(Emission(token, kind, index, finish, self._stop.piece))
@@ -387,13 +345,6 @@ class Generation(Generic[Context], Iterator[Emission]):
         if emissions[-1].finish is not None:
             report.finish = emissions[-1].finish
         return emissions
-
-
-_KINDS = {
-    Outcome.CORRECTION: Kind.CORRECTED,
-    Outcome.BONUS: Kind.BONUS,
-    Outcome.TARGET_ONLY: Kind.TARGET_ONLY,
-}
 
 
 def generate(
@@ -436,64 +387,3 @@ def generate(
         words=words,
         kernels=kernels,
     )
-
-
-def with_depth(
-    drafter: Drafter | None, policy: ProposalPolicy | None, depth: int | None
-) -> tuple[Drafter | None, ProposalPolicy | None]:
-    """Return the drafter and the policy of a request that asks for a depth of its own.
-
-    depth: 0 = no drafter; None = the policy's. Raises ConfigurationError.
-    """
-    if depth is None:
-        return drafter, policy
-    try:
-        depth = index(depth)
-    except TypeError:
-        depth = -1
-    if depth < 0:
-        raise ConfigurationError("the depth of a request is a whole number, 0 for no drafting")
-    if depth == 0:
-        return None, policy
-    return drafter, policy if policy is None else replace(policy, depth=depth)
-
-
-def _ids(prompt: Sequence[int]) -> list[int]:
-    """Return ids, of NumPy or torch as well, as Python's. Raises ConfigurationError for others."""
-    try:
-        if isinstance(prompt, str | bytes):
-            raise TypeError
-        return [index(token) for token in prompt]
-    except TypeError:
-        raise ConfigurationError(
-            "the prompt must be ids, which are whole numbers: give what a tokenizer makes of a text"
-        ) from None
-
-
-def _check_request(
-    target: TargetEngine[Context],
-    drafter: Drafter | None,
-    prompt: Sequence[int],
-    sampling: Sampling,
-    policy: ProposalPolicy | None,
-) -> None:
-    if not prompt:
-        raise ConfigurationError("the prompt is empty: give at least one token")
-    if not all(0 <= token < target.vocab_size for token in prompt):
-        raise ConfigurationError(f"the prompt holds an id outside [0, {target.vocab_size})")
-    if len(prompt) >= target.max_context:
-        raise ConfigurationError(
-            f"the prompt has {len(prompt)} tokens, the target's context takes {target.max_context}:"
-            " shorten the prompt"
-        )
-    if drafter is None:
-        return
-    if policy is None:
-        raise ConfigurationError("a drafter needs a proposal policy: pass one, with its depth")
-    if policy.depth < 1:
-        raise ConfigurationError("the depth must be 1 or more; for none, use no drafter")
-    if policy.layout is Layout.IDS_ONLY and not (sampling.greedy and policy.temperature == 0):
-        raise ConfigurationError(
-            "the v1 wire carries ids only and is for temperature 0, on both sides: use a v2 layout"
-            " (dense or sparse) to sample"
-        )

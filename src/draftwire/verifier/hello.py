@@ -5,7 +5,15 @@ from __future__ import annotations
 from draftwire.wire.hello import ANY_IDENTITY, hello_of
 from draftwire.wire.identity import ModelIdentity, require_identity
 from draftwire.wire.messages import Hello
-from draftwire.wire.registry import V2_LAYOUTS, Adaptation, LayoutSet, Role, WireVersion
+from draftwire.wire.registry import (
+    NO_FEATURES,
+    V2_LAYOUTS,
+    Adaptation,
+    Feature,
+    LayoutSet,
+    Role,
+    WireVersion,
+)
 
 
 def verifier_hello(
@@ -18,11 +26,13 @@ def verifier_hello(
     draft_identity: bytes = ANY_IDENTITY,
     adaptation: Adaptation = Adaptation.ANY,
     shard_count: int = 1,
+    features: Feature = NO_FEATURES,
 ) -> Hello:
     """Return the HELLO of a verifier: what its target is, and the most that it will ask for.
 
     draft_identity, adaptation: the drafter that is expected; all zero and ANY take any whose
     tokenizer and vocabulary are the target's. shard_count: of how many shards each reply is one.
+    features: what is asked for beyond the protocol of every peer.
     """
     require_identity("draft_identity", draft_identity)
     return hello_of(
@@ -36,4 +46,5 @@ def verifier_hello(
         max_support=max_support,
         shard_count=shard_count,
         peer_identity=draft_identity,
+        features=features,
     )

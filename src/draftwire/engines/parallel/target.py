@@ -48,7 +48,8 @@ from draftwire.session.shards import ShardProposal
 from draftwire.text.detokenizer import Decode
 from draftwire.verifier.context import object_settings
 from draftwire.verifier.drafter import Drafter, DraftRequest
-from draftwire.verifier.generate import Emission, Generation
+from draftwire.verifier.emission import Emission
+from draftwire.verifier.generate import Generation
 from draftwire.verifier.judge import Judgement, decide, judgement
 from draftwire.verifier.parallelism import Parallelism
 from draftwire.verifier.sampling import Sampling
