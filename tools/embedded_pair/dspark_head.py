@@ -177,7 +177,7 @@ def tokens_of_a_pass(
         count += at.numel()
         for temperature in sums:
             p, q = ((each / temperature).softmax(-1) for each in (wanted, made))
-            accepted = torch.minimum(p, q).sum(-1).unflatten(1, (-1, BLOCK))[..., :depth]
+            accepted = torch.minimum(p, q).sum(-1).reshape(*at.shape, BLOCK)[..., :depth]
             sums[temperature] += (1 + accepted.cumprod(-1).sum(-1)).sum().item()
     return {at: total / count for at, total in sums.items()}
 

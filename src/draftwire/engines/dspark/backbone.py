@@ -144,3 +144,8 @@ class BlockDrafter(nn.Module):
             rows = layer(rows, rotation, keys, mask)
         normed: Tensor = self.norm(rows)
         return normed
+
+    def base_logits(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden rows (..., d) before any bias, binary32 (..., V)."""
+        logits: Tensor = self.lm_head(hidden).float()
+        return logits
