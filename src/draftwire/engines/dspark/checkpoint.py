@@ -6,27 +6,20 @@ not all used, accepts little and says nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from draftwire.engines.dspark.backbone import BlockDrafter
-from draftwire.engines.dspark.formats import Description, described
+from draftwire.engines.dspark.formats import Description, described, read_config
 from draftwire.errors import ModelError
 
 _MOST_NAMED: Final = 4  # tensors in one sentence
 _TIED: Final = {"lm_head.weight": "embed_tokens.weight"}
-
-
-def is_block_drafter(folder: str | Path) -> bool:
-    """Whether a folder holds a block drafter of a format that is known, by its config.json."""
-    path = Path(folder, "config.json")
-    return path.is_file() and described(_config(path)) is not None
 
 
 def read_block_drafter(
@@ -38,7 +31,7 @@ def read_block_drafter(
     Raises ModelError.
     """
     folder = Path(folder)
-    description = described(_config(folder / "config.json"))
+    description = described(read_config(folder / "config.json"))
     if description is None:
         raise ModelError(f"{folder} holds no DSpark or DFlash drafter that is known by its config")
     try:
@@ -58,16 +51,6 @@ def read_block_drafter(
     return drafter.requires_grad_(False).eval()
 
 
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise ModelError(f"{path} is no JSON object")
-    return found
-
-
 def _tensors(folder: Path, description: Description) -> Iterable[tuple[str, Tensor]]:
     """All tensors of a folder, under the names of :class:`BlockDrafter`."""
     for file in weight_files(folder):
@@ -83,7 +66,7 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a folder, by its index where it has one."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        weights = _config(index).get("weight_map")
+        weights = read_config(index).get("weight_map")
         if not isinstance(weights, dict) or not all(isinstance(each, str) for each in weights):
             raise ModelError(f"{index} names no files")
         names = sorted(set(map(str, weights.values())))

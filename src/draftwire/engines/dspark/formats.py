@@ -5,9 +5,11 @@ DeepSpec (architectures ``Qwen3DSparkModel``): the target's text config and the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from draftwire.engines.dspark.shape import DraftShape, MarkovKind
@@ -50,6 +52,23 @@ class Description:
             if name.startswith(prefix):
                 return ours + name.removeprefix(prefix)
         return name
+
+
+def is_block_drafter(folder: str | Path) -> bool:
+    """Whether a folder's config.json is that of a block drafter, of a format that is known."""
+    path = Path(folder, "config.json")
+    return path.is_file() and any(recognised(read_config(path)) for recognised, _ in _FORMATS)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file. Raises ModelError."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} is no JSON object")
+    return found
 
 
 def described(config: Mapping[str, Any]) -> Description | None:
