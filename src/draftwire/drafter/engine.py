@@ -65,7 +65,7 @@ class LimitsDepth(Protocol):
 
 
 @runtime_checkable
-class ReadsStates(Protocol[Context]):
+class ReadsStates(Protocol):
     """A drafting model that is fed with hidden states of the target (P35)."""
 
     @property
@@ -75,7 +75,7 @@ class ReadsStates(Protocol[Context]):
     def fuse(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Project raw rows (R, n x d) to fused ones (R, d), as the model does first of all."""
 
-    def take_states(self, context: Context, first: int, rows: NDArray[np.float32]) -> None:
+    def take_states(self, context: Any, first: int, rows: NDArray[np.float32]) -> None:
         """Read the states of the committed tokens at positions ``first``, ``first`` + 1, ...
 
         rows: finite, (R, d) fused, or (R, n x d) raw. They come between ``truncate`` and the
@@ -84,5 +84,5 @@ class ReadsStates(Protocol[Context]):
         position are missing the model drafts without them.
         """
 
-    def states_held(self, context: Context) -> int:
+    def states_held(self, context: Any) -> int:
         """Return n: the states of the first n positions are held, without a gap."""
