@@ -25,6 +25,7 @@ class DraftContext(Protocol):
 
 
 Context = TypeVar("Context", bound=DraftContext)
+ReadContext = TypeVar("ReadContext", bound=DraftContext, contravariant=True)
 
 
 class DraftEngine(ModelIdentity, Protocol[Context]):
@@ -65,8 +66,8 @@ class LimitsDepth(Protocol):
 
 
 @runtime_checkable
-class ReadsStates(Protocol):
-    """A drafting model that is fed with hidden states of the target (P35)."""
+class ReadsStates(Protocol[ReadContext]):
+    """A drafting model that is fed with hidden states of the target (P36)."""
 
     @property
     def state_format(self) -> StateFormat:
@@ -75,7 +76,7 @@ class ReadsStates(Protocol):
     def fuse(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Project raw rows (R, n x d) to fused ones (R, d), as the model does first of all."""
 
-    def take_states(self, context: Any, first: int, rows: NDArray[np.float32]) -> None:
+    def take_states(self, context: ReadContext, first: int, rows: NDArray[np.float32]) -> None:
         """Read the states of the committed tokens at positions ``first``, ``first`` + 1, ...
 
         rows: finite, (R, d) fused, or (R, n x d) raw. They come between ``truncate`` and the
@@ -84,5 +85,5 @@ class ReadsStates(Protocol):
         position are missing the model drafts without them.
         """
 
-    def states_held(self, context: Any) -> int:
+    def states_held(self, context: ReadContext) -> int:
         """Return n: the states of the first n positions are held, without a gap."""
