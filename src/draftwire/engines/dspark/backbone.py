@@ -49,7 +49,7 @@ class BlockAttention(nn.Module):
 
     def keys(self, rows: Tensor, rotation: Rotation) -> Keys:
         """Keys and values of rows (N, rows, d), of states and of blocks alike."""
-        heads = (*rows.shape[:-1], -1, self.head_dim)
+        heads = (*rows.shape[:-1], self.k_proj.out_features // self.head_dim, self.head_dim)
         keys = self.k_norm(self.k_proj(rows).view(heads)).transpose(1, 2)
         values = self.v_proj(rows).view(heads).transpose(1, 2)
         _, keys = apply_rotary_pos_emb(keys, keys, *rotation)
