@@ -100,6 +100,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         self.choice: Choice | None = None  # the breaker's, for the round that is on
         self.refusal: ArithmeticRefusalError | None = None  # of the place behind the text so far
         self._totals = None if drafter is None else drafter.totals
+        self._text: int | None = None  # its number in the totals, once it is followed
         self.report.traffic = self.drafting.traffic
         self._held: tuple[Context] | None = (context,)  # opaque: None may be one
         self._emissions = self._run()
@@ -165,6 +166,8 @@ class Generation(Generic[Context], Iterator[Emission]):
             if self.breaker is not None:
                 self.breaker.close()
             self.drafting.close()
+            if self._totals is not None and self._text is not None:
+                self._totals.end(self._text, self.report)
             self._target.close(context)
 
     def _run(self) -> Generator[Emission, None, None]:
@@ -177,6 +180,7 @@ class Generation(Generic[Context], Iterator[Emission]):
                 self.report.seconds.total += seconds
                 if self.choice is not None:
                     self._weigh(self.choice, seconds, len(emissions))
+                self.round_ended()
                 for emission in emissions:
                     if self._on_emission is not None:
                         self._on_emission(emission)
@@ -217,7 +221,12 @@ class Generation(Generic[Context], Iterator[Emission]):
     def follow(self) -> None:
         """Let the drafter's totals count this text."""
         if self._totals is not None:
-            self._totals.follow(self.report)
+            self._text = self._totals.follow()
+
+    def round_ended(self) -> None:
+        """Let the drafter's totals have what this text has come to; call it after each round."""
+        if self._totals is not None and self._text is not None:
+            self._totals.update(self._text, self.report)
 
     def _context_changed(self) -> bool:
         """Whether p depends on something else than when this was last looked at."""

@@ -99,6 +99,8 @@ def _round(
         for each, request in zip(running, requests, strict=True):
             each.breaker_changed([one for one in changed if one in (breaker, request)])
     for each in running:
+        each.round_ended()
+    for each in running:
         if each.refusal is not None and each.report.finish is None:
             raise each.refusal
 
