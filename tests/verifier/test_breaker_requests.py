@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -365,3 +366,29 @@ def test_what_the_target_alone_takes_is_not_learned_from_a_paused_request_above_
     assert bad.request.circuit.pauses > 0
     assert breaker.alone == 1.0
     assert not any(choice.paused for each in several for choice in each.choices)
+
+
+def test_a_request_may_be_let_go_in_the_middle_of_a_round_of_another() -> None:
+    """Garbage is collected anywhere, also in a call that holds the lock."""
+    breaker = Breaker()
+    text, dropped = begun(breaker, [GOOD, BAD])
+    take_turns([text, dropped], 20)
+    assert dropped.request.circuit.unpaid > 0
+
+    class Collected(list[Gain]):
+        def __iter__(self) -> Iterator[Gain]:
+            dropped.request.close()
+            return super().__iter__()
+
+    owed = breaker.unpaid
+    gains = Collected([Gain(GOOD, MOST, came=True)])
+    thread = threading.Thread(
+        target=breaker.finished,
+        args=([text.request], [text.request.admits()], gains, SECONDS),
+        daemon=True,
+    )
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert breaker.unpaid == pytest.approx(owed)  # the link had no debt for the gain to pay
+    assert breaker.paused_requests == 0

@@ -172,6 +172,7 @@ class Breaker:
         self._estimates[1] = self._latest
         self._newcomers = Circuit(self.config, block=1, probe=1, hasty=False)
         self._open: set[RequestBreaker] = set()
+        self._closed: deque[RequestBreaker] = deque()  # that are still open here
         self._probers: dict[LinkEstimate, RequestBreaker] = {}  # whose round probes it now
         self._best: deque[float] = deque(maxlen=self.config.window)  # tokens a round
         self._since_sample = 0  # drafted rounds of requests that have ended
@@ -210,12 +211,15 @@ class Breaker:
     @property
     def pauses_new_requests(self) -> bool:
         """Whether requests that begin now pause, since the last ones lost more than they gained."""
-        return self._newcomers.paused
+        with self._lock:
+            self._settle()
+            return self._newcomers.paused
 
     @property
     def paused_requests(self) -> int:
         """Open requests whose own circuit is open."""
         with self._lock:
+            self._settle()
             return sum(each.circuit.paused for each in self._open)
 
     @property
@@ -225,6 +229,7 @@ class Breaker:
         In tokens of the target alone: of the links, of open requests, and of those that have ended.
         """
         with self._lock:
+            self._settle()
             circuits = [self._newcomers, *(each.circuit for each in self._estimates.values())]
             circuits += [each.circuit for each in self._open]
             return sum(each.unpaid for each in circuits)
@@ -254,20 +259,13 @@ class Breaker:
         """Begin a request."""
         request = RequestBreaker(self, self.config)
         with self._lock:
+            self._settle()
             self._open.add(request)
         return request
 
     def close(self, request: RequestBreaker) -> None:
         """End a request: what it owes, and what it has learned, is the next ones'."""
-        with self._lock:
-            if request not in self._open:
-                return
-            self._open.remove(request)
-            self._release([request])
-            self._since_sample += request.since_sample
-            self._newcomers.owe(request.circuit.unpaid)
-            if not request.known:
-                self._learn(request)
+        self._closed.append(request)  # and no lock: a destructor may call this in any other call
 
     def admits(self, requests: Sequence[RequestBreaker], size: int | None = None) -> list[Choice]:
         """Return what the next round is for each request, from finished rounds alone.
@@ -276,6 +274,7 @@ class Breaker:
         round; None = these.
         """
         with self._lock:
+            self._settle()
             choices = self._choose(requests, self._estimate(size or len(requests)))
             for request, choice in zip(requests, choices, strict=True):
                 request.cold = request.cold or choice.paused
@@ -300,8 +299,21 @@ class Breaker:
         They are weighed, but not compared.
         """
         with self._lock:
+            self._settle()
             self._release(requests)
             return self._book(requests, choices, gains, seconds, waited, first)
+
+    def _settle(self) -> None:
+        """End what was closed meanwhile."""
+        while self._closed:
+            request = self._closed.popleft()
+            if request in self._open:
+                self._open.remove(request)
+                self._release([request])
+                self._since_sample += request.since_sample
+                self._newcomers.owe(request.circuit.unpaid)
+                if not request.known:
+                    self._learn(request)
 
     def _choose(self, requests: Sequence[RequestBreaker], estimate: LinkEstimate) -> list[Choice]:
         self._release(requests)  # whose round was never finished
