@@ -20,6 +20,7 @@ from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose, warm_up
 from draftwire.drafter.scheduler import BatchScheduler, Owner, Turn
+from draftwire.drafter.states import give_states, states_read, unwindowed
 from draftwire.exact.words import ProposalWords
 from draftwire.rows.prepare import prepare
 from draftwire.rows.shards import ShardDraft
@@ -47,6 +48,7 @@ _Batch: TypeAlias = tuple[int, float, Sequence[Turn[Owner]], Sequence[Draft | Sh
 
 def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
     """Return the HELLO of a drafter: its engine's identity and the limits of its configuration."""
+    config = unwindowed(engine, config)
     return hello_of(
         Role.DRAFTER,
         engine,
@@ -60,6 +62,7 @@ def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
         max_reply_bytes=config.max_reply_bytes,
         shard_count=config.shard_count,
         peer_identity=config.target_identity,
+        states=states_read(engine, config.state_rows),
         features=NO_FEATURES if config.shard_count > 1 else Feature.EARLY_STOP,
     )
 
@@ -99,7 +102,7 @@ class DrafterProgram(Generic[Context]):
         self._answer = require_room(engine.vocab_size, config, self.memory.most)
         self.connections: set[Connection[Context]] = set()
         self._hello = drafter_hello(engine, config)
-        self._window = Window.of(engine.max_context, config)
+        self._window = Window.of(engine.max_context, unwindowed(engine, config))
         self._source = source
         self._proposer = proposer or partial(propose, kernels=config.kernels)
         self._warms_kernels = proposer is None  # who proposes otherwise has kernels of its own
@@ -360,6 +363,7 @@ class DrafterProgram(Generic[Context]):
             self.counters.engine_failures += 1
             for connection, task in everyone:
                 self.close_context(connection, task.session)
+                connection.lose_states(task.session)
             if len(everyone) == 1:
                 _LOG.exception("the engine failed; the proposal is declined")
                 return [Status.INTERNAL]
@@ -389,6 +393,8 @@ class DrafterProgram(Generic[Context]):
         # the model's, or where the window has moved on.
         held.start, kept = self._reading(held, task)
         self.engine.truncate(held.context, kept)
+        if not piece:
+            self.counters.state_rows += give_states(self.engine, held, task, connection.states)
         tokens, policy = task.new_tokens[held.end - task.cached_tokens :], task.policy
         if held.end < task.cached_tokens:
             assert connection.table is not None

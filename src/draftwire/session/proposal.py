@@ -108,7 +108,8 @@ class DraftTask:
     with the word at (generation, round, its position, PROPOSAL) of ``proposal_key``. The tasks of a
     session are begun in the order in which they were set; an unwanted one is better left out, and
     never begun after a later one: ``cached_tokens`` counts on that. commit: how the round before
-    ended.
+    ended. hidden: rows of states of the target as they came, of the committed tokens from
+    ``states_from`` on (P37).
     """
 
     session: int
@@ -121,6 +122,6 @@ class DraftTask:
     new_tokens: Sequence[int]
     first_position: int
     context_version: int
-    hidden_rows: int = 0
+    states_from: int = 0
     hidden: bytes = b""
     commit: CommitRider = NO_RIDER

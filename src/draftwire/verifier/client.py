@@ -366,7 +366,9 @@ class DraftClient:
         parts: Parts = []
         for request, session, policy in asked:
             rounds[session.session] = session
-            step = connection.encode(session.ask(policy, now, deadline))
+            states = request.states(connection.agreed, self.config.state_projection)
+            self.counters.state_bytes += len(states.data)
+            step = connection.encode(session.ask(policy, now, deadline, states=states))
             size = sum(map(size_of, step))
             request.traffic.sent += size
             self.counters.sent += size
