@@ -48,7 +48,7 @@ _Batch: TypeAlias = tuple[int, float, Sequence[Turn[Owner]], Sequence[Draft | Sh
 
 def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
     """Return the HELLO of a drafter: its engine's identity and the limits of its configuration."""
-    config = unwindowed(engine, config)
+    config = unwindowed(engine, engine.max_context, config)
     return hello_of(
         Role.DRAFTER,
         engine,
@@ -102,7 +102,7 @@ class DrafterProgram(Generic[Context]):
         self._answer = require_room(engine.vocab_size, config, self.memory.most)
         self.connections: set[Connection[Context]] = set()
         self._hello = drafter_hello(engine, config)
-        self._window = Window.of(engine.max_context, unwindowed(engine, config))
+        self._window = Window.of(engine.max_context, unwindowed(engine, engine.max_context, config))
         self._source = source
         self._proposer = proposer or partial(propose, kernels=config.kernels)
         self._warms_kernels = proposer is None  # who proposes otherwise has kernels of its own

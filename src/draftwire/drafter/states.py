@@ -23,26 +23,21 @@ def states_read(engine: Any, rows: int) -> StateOffer | None:
     if not isinstance(engine, ReadsStates):
         return None
     layers, width = engine.state_format.layers, engine.state_format.width
-    fuses = isinstance(engine, FusesStates) and len(layers) > 1
-    return StateOffer(
-        rows,
-        HiddenDtype.FLOAT32,
-        width,
-        len(layers),
-        layers,
-        engine.projection_digest if fuses else b"",
-        fuses,
-    )
+    offer = StateOffer(rows, HiddenDtype.FLOAT32, width, len(layers), layers)
+    if isinstance(engine, FusesStates) and len(layers) > 1:
+        return replace(offer, projection=engine.projection_digest, fuses=True)
+    return offer
 
 
-def unwindowed(engine: Any, config: DrafterConfig) -> DrafterConfig:
+def unwindowed(engine: object, most: int, config: DrafterConfig) -> DrafterConfig:
     """Return the configuration for a model; one that reads states drafts for no longer texts.
 
-    A window that moves on would lose the states, unless longer texts are asked for by name.
+    most: tokens that it reads. A window that moves on would lose the states, unless longer texts
+    are asked for by name.
     """
-    if config.max_context or not isinstance(engine, ReadsStates):
-        return config
-    return replace(config, max_context=engine.max_context)
+    if isinstance(engine, ReadsStates) and not config.max_context:
+        return replace(config, max_context=most)
+    return config
 
 
 def give_states(

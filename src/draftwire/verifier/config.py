@@ -5,14 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from draftwire.bounds import require_seconds
+from draftwire.bounds import require_seconds, require_whole
 from draftwire.errors import ConfigurationError
 from draftwire.session.slot_buffers import SlotPlan
 from draftwire.verifier.hello import verifier_hello
-from draftwire.wire.hello import ANY_IDENTITY
+from draftwire.verifier.states import Projection, TargetStates
+from draftwire.wire.hello import ANY_IDENTITY, DEFAULT_STATE_ROWS
 from draftwire.wire.identity import ModelIdentity
 from draftwire.wire.messages import Hello
-from draftwire.wire.registry import NO_FEATURES, Adaptation, Feature, WireVersion
+from draftwire.wire.registry import (
+    NO_FEATURES,
+    STATE_DTYPES,
+    Adaptation,
+    Feature,
+    HiddenDtype,
+    WireVersion,
+)
+
+MOST_STATE_ROWS: Final = (1 << 16) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +36,10 @@ class VerifierConfig:
     vocabulary are the target's. shard_count: of how many shards each reply is one (P29). key: the
     secret that both sides prove to hold (P20); empty = no handshake. slots: memory for replies;
     None = what HELLO agrees on. early_stop: let the drafter admit fewer drafts than are asked for,
-    each before it is drawn (P35). state_rows: most rows of hidden states in a STEP, where the target
-    yields them and the drafter reads them (P36); 0 = none are offered. state_dtype: an element of
-    those, BFLOAT16 or FLOAT32. state_projection: the drafter's own, applied here, so that fewer
-    bytes travel. Raises ConfigurationError.
+    each before it is drawn (P35). state_rows: most rows of hidden states in a STEP, where the
+    target yields them and the drafter reads them (P36); 0 = none are offered. state_dtype: an
+    element of those, BFLOAT16 or FLOAT32. state_projection: the drafter's own, applied here, so
+    that fewer bytes travel. Raises ConfigurationError.
     """
 
     version: WireVersion = WireVersion.V2
