@@ -33,10 +33,10 @@ class ClientCounters:
 
     connections: agreed on HELLO. unreachable: attempts that found no drafter. lost:
     connections that ended otherwise than by our own closing. sent, received: bytes of rounds,
-    frames included. state_bytes: of those sent, rows of hidden states. strays: messages for sessions that are over. round_trip: seconds from a STEP to
-    its whole proposal. drops: what was dropped, by reason, stale and duplicate messages included.
-    local_errors, remote_errors: protocol errors found here in what the drafter sent, and there in
-    what was sent from here.
+    frames included. state_bytes: of those sent, rows of hidden states. strays: messages for
+    sessions that are over. round_trip: seconds from a STEP to its whole proposal. drops: what was
+    dropped, by reason, stale and duplicate messages included. local_errors, remote_errors: protocol
+    errors found here in what the drafter sent, and there in what was sent from here.
     """
 
     connections: int = 0

@@ -1,4 +1,4 @@
-"""Hidden states of the target on their way to the drafter: what is offered, agreed and sent (P36)."""
+"""Hidden states on their way to the drafter: what is offered, agreed and sent (P36, P37)."""
 
 from __future__ import annotations
 
