@@ -24,7 +24,7 @@ from testing.toys.states import Rows, StateDrafter, StateTarget
 from tests.verifier.test_laws import Law, Losing, Shared, dense, sparse, tables, targets_law
 
 V, LENGTH, GRID = 2, 4, 2
-PROMPT = (0,)
+PROMPT = (0, 1)
 Changed = Callable[[int, Rows], tuple[int, Rows]]
 
 
@@ -36,13 +36,9 @@ def missing(first: int, rows: Rows) -> tuple[int, Rows]:
     return first, rows[:0]
 
 
-def half(first: int, rows: Rows) -> tuple[int, Rows]:
-    """Those of every other call: a drafter has some, and more later."""
-    half.calls += 1  # type: ignore[attr-defined]
-    return (first, rows) if half.calls % 2 else (first, rows[:0])  # type: ignore[attr-defined]
-
-
-half.calls = 0  # type: ignore[attr-defined]
+def late(first: int, rows: Rows) -> tuple[int, Rows]:
+    """None of the first two tokens until a third one has its own."""
+    return (first, rows) if first or len(rows) > 2 else (first, rows[:0])
 
 
 def wrong(first: int, rows: Rows) -> tuple[int, Rows]:
@@ -54,14 +50,15 @@ def wrong(first: int, rows: Rows) -> tuple[int, Rows]:
 
 def nan(first: int, rows: Rows) -> tuple[int, Rows]:
     rows = rows.copy()
-    rows[-1:, -1] = np.nan
+    if len(rows) == 2:
+        rows[1, -1] = np.nan
     return first, rows
 
 
 WAYS: dict[str, Changed] = {
     "there": there,
     "missing": missing,
-    "half": half,
+    "late": late,
     "wrong": wrong,
     "nan": nan,
 }
@@ -73,7 +70,7 @@ def enumerated(
     p, _ = tables(V, 4, GRID)
     target, engine = StateTarget(p, V, changed=way), StateDrafter(p, V)
     shared, kinds = Shared(), Counter[Kind]()
-    policy = dense(2) if layout is Layout.DENSE else sparse(2, V)
+    policy = dense(1) if layout is Layout.DENSE else sparse(1, V)
     with drafting(path, engine, target, source=shared, audit=False) as client:
 
         def run(tree: WordTree) -> tuple[int, ...]:
