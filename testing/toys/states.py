@@ -116,7 +116,8 @@ class StateDrafter(ToyDrafter):
 
     def fuse(self, rows: Rows) -> Rows:
         """Return the mean over the layers."""
-        return rows.reshape(len(rows), len(self.layers), WIDTH).mean(axis=1, dtype=np.float32)
+        mean: Rows = rows.reshape(len(rows), len(self.layers), WIDTH).mean(1, dtype=np.float32)
+        return mean
 
     def open(self) -> StateContext:
         """Return a context that holds nothing."""
