@@ -97,4 +97,7 @@ class FusesStates(ReadsStates[ReadContext], Protocol[ReadContext]):
 
     @property
     def projection_digest(self) -> bytes:
-        """SHA-256 of the projection's weights and of the norm behind it (P36), 32 bytes."""
+        """SHA-256 of the projection's weights and of the norm behind it (P36), 32 bytes.
+
+        Empty where a fused row has not as many elements as one layer's state: it never travels.
+        """

@@ -24,8 +24,9 @@ def states_read(engine: Any, rows: int) -> StateOffer | None:
         return None
     layers, width = engine.state_format.layers, engine.state_format.width
     offer = StateOffer(rows, HiddenDtype.FLOAT32, width, len(layers), layers)
-    if isinstance(engine, FusesStates) and len(layers) > 1:
-        return replace(offer, projection=engine.projection_digest, fuses=True)
+    digest = engine.projection_digest if isinstance(engine, FusesStates) else b""
+    if digest and len(layers) > 1:
+        return replace(offer, projection=digest, fuses=True)
     return offer
 
 

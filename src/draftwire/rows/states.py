@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,3 +36,10 @@ def decode_states(data: bytes | memoryview, form: StateFormat) -> NDArray[np.flo
         wide = np.frombuffer(data, "<u2").astype(np.uint32) << 16
         return wide.view(np.float32).reshape(-1, form.elements)
     return np.frombuffer(data, "<f4").astype(np.float32).reshape(-1, form.elements)
+
+
+def projection_digest(weight: NDArray[np.float32], scale: NDArray[np.float32]) -> bytes:
+    """Return SHA-256 of a projection (d, n x d) and of the scale of the norm behind it, (d,)."""
+    digest = hashlib.sha256(np.ascontiguousarray(weight, "<f4").tobytes())
+    digest.update(np.ascontiguousarray(scale, "<f4").tobytes())
+    return digest.digest()
