@@ -145,25 +145,32 @@ def test_a_model_whose_states_roll_back_by_copies_sends_the_right_ones() -> None
         require_read(client, model, [[*PROMPT, *tokens]])
 
 
-def test_a_drafter_that_comes_late_is_sent_what_is_computed_from_then_on() -> None:
+class Opened(HfTargetEngine):
+    """Shows the context of its latest request."""
+
+    def open(self, prompt: Sequence[int], sampling: Sampling) -> Any:
+        self.context = super().open(prompt, sampling)
+        return self.context
+
+
+def test_layers_that_are_asked_for_late_are_kept_from_then_on() -> None:
     model = tiny_llama(V, dtype=torch.float64)
-    target = HfTargetEngine(model, tiny_tokenizer(V), identity=b"t" * 32)
-    sampling = Sampling(seed=3, max_tokens=30)
+    target = Opened(model, tiny_tokenizer(V), identity=b"t" * 32, options={"eos_token_id": None})
+    sampling = Sampling(seed=3, max_tokens=40)
     with reading(model) as client:
-        text = generate(target, client, PROMPT, sampling, POLICY)
-        drafting = text.drafting
         tokens = []
-        for emission in text:
-            tokens.append(emission.token)
-            if len(tokens) == 8:
-                drafting._states.keep((1,))  # type: ignore[attr-defined] # as if of another drafter
-                drafting._states.keep(LAYERS)  # type: ignore[attr-defined]
+        with generate(target, client, PROMPT, sampling, POLICY) as text:
+            for emission in text:
+                tokens.append(emission.token)
+                if len(tokens) == 8:
+                    target.keep_states(target.context, (1,))  # as of a drafter that has gone
+                    target.keep_states(target.context, LAYERS)
         (held,) = [each for each in client.engine.read.values() if each]  # type: ignore[attr-defined]
-        whole = [*PROMPT, *tokens]
-        due = states_of(model, whole)
-        assert max(held) > len(PROMPT) + 12
-        for position, row in held.items():
-            np.testing.assert_allclose(row, due[position], rtol=1e-4, atol=1e-4)
+    due = states_of(model, [*PROMPT, *tokens])
+    assert 0 in held
+    assert max(held) > len(PROMPT) + 25
+    for position, row in held.items():
+        np.testing.assert_allclose(row, due[position], rtol=1e-4, atol=1e-4)
 
 
 def test_kept_states_follow_a_sequence_that_is_read_again() -> None:
