@@ -28,7 +28,9 @@ from draftwire.telemetry.events import log_event
 from draftwire.wire.hello import hello_of
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
+    NO_FEATURES,
     NONCE_BYTES,
+    Feature,
     Role,
     Status,
 )
@@ -42,8 +44,13 @@ _Batch: TypeAlias = tuple[int, float, Sequence[Turn[Owner]], Sequence[Draft | Sh
 """What was drawn at once: how many proposals, in how many seconds, and what was answered."""
 
 
-def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
-    """Return the HELLO of a drafter: its engine's identity and the limits of its configuration."""
+def drafter_hello(
+    engine: DraftEngine[Any], config: DrafterConfig, features: Feature = Feature.MIRROR
+) -> Hello:
+    """Return the HELLO of a drafter: its engine's identity and the limits of its configuration.
+
+    features: what its proposer can do; none of them in v1.
+    """
     return hello_of(
         Role.DRAFTER,
         engine,
@@ -57,6 +64,7 @@ def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
         max_reply_bytes=config.max_reply_bytes,
         shard_count=config.shard_count,
         peer_identity=config.target_identity,
+        features=features,
     )
 
 
@@ -92,7 +100,9 @@ class DrafterProgram(Generic[Context]):
         self.memory = ReplyMemory(config.max_reply_memory or usual_memory())
         self._answer = require_room(engine.vocab_size, config, self.memory.most)
         self.connections: set[Connection[Context]] = set()
-        self._hello = drafter_hello(engine, config)
+        # Who proposes otherwise, as ranks do, has rows that are not whole.
+        features = Feature.MIRROR if proposer is None else NO_FEATURES
+        self._hello = drafter_hello(engine, config, features)
         self._window = Window.of(engine.max_context, config)
         self._source = source
         self._proposer = proposer or partial(propose, kernels=config.kernels)
@@ -379,7 +389,7 @@ class DrafterProgram(Generic[Context]):
         # the model's, or where the window has moved on.
         held.start, kept = self._reading(held, task)
         self.engine.truncate(held.context, kept)
-        tokens, policy = task.new_tokens[held.end - task.cached_tokens :], task.policy
+        tokens, policy, mirror = task.new_tokens[held.end - task.cached_tokens :], task.policy, None
         if held.end < task.cached_tokens:
             assert connection.table is not None
             tokens = connection.table[task.session].tokens[held.end :]
@@ -388,6 +398,8 @@ class DrafterProgram(Generic[Context]):
                 tokens[: self.config.peer.prefill_chunk_tokens],
                 replace(policy, depth=0),
             )
+        else:
+            mirror = held.mirror_of(task, self.engine.vocab_size)
         self.counters.fed_tokens += len(tokens)
         return DraftJob(
             held.context,
@@ -398,6 +410,7 @@ class DrafterProgram(Generic[Context]):
             task.round,
             task.first_position,
             task.session,
+            mirror,
         )
 
 

@@ -9,8 +9,10 @@ from typing import Any, Generic, Protocol, TypeAlias
 import numpy as np
 
 from draftwire.drafter.engine import Context, DraftEngine
+from draftwire.drafter.mirror import Mirror
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import Address, Domain, ProposalWords, WordSource
+from draftwire.kernels.adjustments import Adjustment
 from draftwire.kernels.prepare import prepare_kernels
 from draftwire.kernels.protocol import NO_TOKEN
 from draftwire.kernels.registry import kernels_for
@@ -31,7 +33,8 @@ class DraftJob(Generic[Context]):
 
     context: holds all of the committed prefix but ``new_tokens``, its last one or more. A policy of
     depth 0 draws nothing: ``new_tokens`` are a chunk of a prefill then, and more is to follow.
-    session: as the verifier names it on its connection.
+    session: as the verifier names it on its connection. mirror: the policy's processors at the end
+    of the prefix; None = it has none, or they are not followed.
     """
 
     context: Context
@@ -42,6 +45,7 @@ class DraftJob(Generic[Context]):
     round: int
     first_position: int
     session: int = 0
+    mirror: Mirror | None = None
 
 
 class Proposer(Protocol[Context]):
@@ -66,6 +70,10 @@ class _Drawing(Generic[Context]):
     draft: Draft
     refused: bool = False
 
+    def adjustments(self) -> Sequence[Adjustment]:
+        """What the processors do to the next row."""
+        return () if self.job.mirror is None else self.job.mirror.adjustments()
+
     def take(self, token: int, q: QRow) -> None:
         """Go on from a row: the token drawn and its q, or NO_TOKEN where the row is refused."""
         if token == NO_TOKEN:
@@ -76,6 +84,8 @@ class _Drawing(Generic[Context]):
         self.draft.rows.append(q)
         if len(self.draft.tokens) < self.job.policy.depth:
             self.new_tokens = (token,)
+            if self.job.mirror is not None:
+                self.job.mirror.draft(token)
 
 
 def propose(
@@ -87,8 +97,8 @@ def propose(
 ) -> list[Draft | Status]:
     """Draw one proposal a job: token i has exactly the law of row i, given the tokens before it.
 
-    jobs: of different contexts; those of depth 0 are fed and no more. Each row is rounded to counts
-    once, the token is drawn from those counts (A16), and those counts are what is returned. The
+    jobs: of different contexts; those of depth 0 are fed and no more. Each row, after the job's
+    processors, is rounded to counts once, the token is drawn from those counts (A16), and those counts are what is returned. The
     last token of a proposal is drawn but not fed. A position of all jobs is one pass of the model
     and, for each policy, one call of the kernels where the logits lie; tokens and counts alone come
     to the host. A first row that the arithmetic refuses ends its own job alone, with
@@ -104,8 +114,10 @@ def propose(
         for policy, rows in _by_policy(active).items():
             uniform24 = [active[row].uniform24[len(active[row].draft.tokens)] for row in rows]
             own = logits if len(rows) == len(active) else logits[rows]
-            for row, drawn in zip(rows, _drawn(kernels, own, policy, uniform24), strict=True):
-                active[row].take(*drawn)
+            adjustments = [active[row].adjustments() for row in rows]
+            drawn = _drawn(kernels, own, policy, adjustments, uniform24)
+            for row, each in zip(rows, drawn, strict=True):
+                active[row].take(*each)
     return [Status.REFUSED_ARITHMETIC if each.refused else each.draft for each in drawings]
 
 
@@ -144,21 +156,30 @@ def without_model(draft: Draft, policy: ProposalPolicy, vocab_size: int) -> Draf
 
 
 def _by_policy(active: Sequence[_Drawing[Context]]) -> dict[ProposalPolicy, list[int]]:
-    """The rows that each policy, whatever its depth, holds for; a chunk of a prefill is in none."""
+    """The rows that each policy, whatever its depth and processors, holds for.
+
+    A chunk of a prefill is in none.
+    """
     rows: dict[ProposalPolicy, list[int]] = {}
     for row, each in enumerate(active):
         policy = each.job.policy
         if policy.depth:
-            rows.setdefault(replace(policy, depth=1), []).append(row)
+            rows.setdefault(replace(policy, depth=1, processors=b""), []).append(row)
     return rows
 
 
 def _drawn(
-    choice: str, logits: Any, policy: ProposalPolicy, uniform24: Sequence[int]
+    choice: str,
+    logits: Any,
+    policy: ProposalPolicy,
+    adjustments: Sequence[Sequence[Adjustment]],
+    uniform24: Sequence[int],
 ) -> list[tuple[int, QRow]]:
     """The token of each row, NO_TOKEN where it is refused, and the q that it was drawn from."""
     kernels = kernels_for(choice, logits)
     try:
+        if any(adjustments):
+            logits = kernels.adjust(logits, adjustments)
         q, _ = kernels.quantise(logits, policy)
     except ArithmeticRefusalError:  # the policy or the logits as a whole
         size = logits.shape[1]

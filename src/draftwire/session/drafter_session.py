@@ -324,6 +324,7 @@ class DrafterSession:
             context_version=step.context_version,
             hidden_rows=step.hidden_rows,
             hidden=bytes(step.hidden),
+            prefix=self._prefix,
         )
 
     def _decline_context(self, step: Step) -> Parts:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from draftwire.kernels.rows import QRow
+from draftwire.session.prefix import Prefix
 from draftwire.session.reasons import DropReason
 from draftwire.wire.messages import CommitRider, Message, ProposalPolicy
 from draftwire.wire.registry import Outcome
@@ -102,7 +103,9 @@ class DraftTask:
     which end with the anchor, then draw ``policy.depth`` drafts from ``first_position`` on, each
     with the word at (generation, round, its position, PROPOSAL) of ``proposal_key``. The tasks of a
     session are begun in the order in which they were set; an unwanted one is better left out, and
-    never begun after a later one: ``cached_tokens`` counts on that.
+    never begun after a later one: ``cached_tokens`` counts on that. prefix: the whole text, which
+    has grown beyond ``first_position`` only when the task is unwanted; another one in each
+    generation.
     """
 
     session: int
@@ -117,3 +120,4 @@ class DraftTask:
     context_version: int
     hidden_rows: int = 0
     hidden: bytes = b""
+    prefix: Prefix = field(default_factory=Prefix, compare=False)
