@@ -99,8 +99,9 @@ def test_rows_behind_texts_are_the_oracles_to_the_bit(kernels: str, data: st.Dat
                 mirror.follow(len(prefix))
         for _ in range(3):
             logits = st.floats(-100, 100, width=32) | st.just(NEVER)
-            rows = data.draw(st.lists(st.lists(logits, min_size=V, max_size=V), min_size=count,
-                                      max_size=count))
+            rows = data.draw(
+                st.lists(st.lists(logits, min_size=V, max_size=V), min_size=count, max_size=count)
+            )
             array = np.array(rows, np.float32)
             kept = array.copy()
             given_rows = torch.from_numpy(array) if kernels == "torch" else array

@@ -7,8 +7,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.identity import ModelIdentity
+from draftwire.wire.processors import Processor
 
 Context = TypeVar("Context")
+Request = TypeVar("Request", contravariant=True)
 
 
 class TargetEngine(ModelIdentity, Protocol[Context]):
@@ -39,6 +41,23 @@ class TargetEngine(ModelIdentity, Protocol[Context]):
 
     def close(self, context: Context) -> None:
         """Free what the request holds; it is not used again."""
+
+
+@runtime_checkable
+class MirrorsProcessors(Protocol[Request]):
+    """A target that says what its processors do to a request, as far as it follows from ids alone.
+
+    The drafter does the same to its own logits, so that q is near p. Any q is lossless: what is
+    left out, or is only nearly so, costs accepted drafts and nothing else.
+    """
+
+    def processors(self, context: Request) -> Sequence[Processor]:
+        """Return them in the order in which they are applied, as they are set now.
+
+        Asked once for a request, and again where its :class:`draftwire.verifier.context
+        .HasSettings` has changed. Positions are those of the committed text, prompt included; ids
+        and numbers that no STEP can carry are left out by the caller.
+        """
 
 
 @runtime_checkable

@@ -5,7 +5,14 @@ from __future__ import annotations
 from draftwire.wire.hello import ANY_IDENTITY, hello_of
 from draftwire.wire.identity import ModelIdentity, require_identity
 from draftwire.wire.messages import Hello
-from draftwire.wire.registry import V2_LAYOUTS, Adaptation, LayoutSet, Role, WireVersion
+from draftwire.wire.registry import (
+    V2_LAYOUTS,
+    Adaptation,
+    Feature,
+    LayoutSet,
+    Role,
+    WireVersion,
+)
 
 
 def verifier_hello(
@@ -36,4 +43,5 @@ def verifier_hello(
         max_support=max_support,
         shard_count=shard_count,
         peer_identity=draft_identity,
+        features=Feature.MIRROR,
     )

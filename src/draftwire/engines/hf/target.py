@@ -26,6 +26,7 @@ from draftwire.engines.hf.sequence import CachedSequence, logits_width, require_
 from draftwire.errors import ConfigurationError, ModelError
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.identity import IdMap
+from draftwire.wire.processors import Processor
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,10 @@ class HfTargetContext:
         """
         new = self.new_tokens(committed, drafts)
         return self.processed(committed, drafts, self.sequence.forward(new, len(drafts) + 1))
+
+    def mirrored(self) -> list[Processor]:
+        """Return what a drafter is told of its processors."""
+        return self.processors.mirrored(len(self.padding))
 
     def new_tokens(self, committed: Sequence[int], drafts: Sequence[int]) -> list[int]:
         """Roll the cache back to ``committed``; return what is to be fed then."""
@@ -167,6 +172,10 @@ class HfTargetEngine:
     def settings(self, context: HfTargetContext) -> bytes:
         """Return what the request's processors are and how they are set now."""
         return context.processors.settings()
+
+    def processors(self, context: HfTargetContext) -> list[Processor]:
+        """Return those of the request's processors that follow from ids alone, for the drafter."""
+        return context.mirrored()
 
     def score(
         self, context: HfTargetContext, committed: Sequence[int], drafts: Sequence[int]
