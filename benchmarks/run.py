@@ -23,6 +23,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from benchmarks import (
+    depth,
     distance,
     draft_throughput,
     loopback,
@@ -86,6 +87,7 @@ def _benchmarks(options: argparse.Namespace) -> dict[str, Callable[[], Result]]:
         "distance": lambda: distance.run(quick, target, drafter),
         "draft_throughput": lambda: draft_throughput.run(quick, drafter),
         "pair": lambda: pair.run(quick, target, drafter),
+        "depth": lambda: depth.run(quick, target, drafter),
     }
 
 

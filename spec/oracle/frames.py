@@ -93,7 +93,7 @@ TABLES: dict[str, str] = {
     "REPLY": """
         session:u64 slot:u16 layout:u8 reserved:zero1 generation:u32 round:u32 first_position:u32
         prefix_digest:bytes16 context_version:u32 depth:u16 shard_index:u16 shard_count:u16
-        reserved2:zero2 shard_begin:u32 shard_end:u32 support:u32
+        admitted:u16 shard_begin:u32 shard_end:u32 support:u32
     """,
     "POSITION": "position:u32 token:i32 entries:u32 checksum:u32",
     "COMPLETE": """

@@ -18,6 +18,7 @@ Tokens = tuple[int, ...]
 Table = Callable[[Tokens], Row]
 Law = dict[Tokens, Fraction]
 Schedule = Callable[[int, Tokens], int]
+Admission = Callable[[Tokens], bool]
 
 
 def add(law: dict[Tokens, Fraction], outcome: Tokens, probability: Fraction) -> None:
@@ -55,15 +56,23 @@ def one_token_law(p: Row, q: Row) -> tuple[Fraction, ...]:
 # One round ---------------------------------------------------------------------------------------
 
 
-def round_law(target: Table, drafter: Table, context: Tokens, depth: int) -> Law:
-    """The law of the tokens that one round of fixed depth emits after ``context``.
+def always(context: Tokens) -> bool:
+    """Every draft is admitted: a round of fixed depth."""
+    return True
+
+
+def round_law(
+    target: Table, drafter: Table, context: Tokens, depth: int, admits: Admission = always
+) -> Law:
+    """The law of the tokens that one round emits after ``context``.
 
     Depth 0 is a target-only round. An outcome holds the accepted drafts and then the correction or
-    bonus: one to depth + 1 tokens.
+    bonus: one to depth + 1 tokens. admits: whether the draft after a context of this round, drafts
+    included, is drawn and verified (A23, P35); a round ends at the first that is not.
     """
     p = target(context)
     law: Law = {}
-    if depth == 0:
+    if depth == 0 or not admits(context):
         for y, mass in enumerate(p):
             add(law, (y,), mass)
         return law
@@ -75,7 +84,8 @@ def round_law(target: Table, drafter: Table, context: Tokens, depth: int) -> Law
         accepted = mass * acceptance(p, q, x)
         rejected += mass - accepted
         if accepted:
-            for rest, share in round_law(target, drafter, (*context, x), depth - 1).items():
+            rests = round_law(target, drafter, (*context, x), depth - 1, admits)
+            for rest, share in rests.items():
                 add(law, (x, *rest), accepted * share)
     if rejected:
         for y, share in enumerate(correction_law(p, q)):
@@ -136,10 +146,20 @@ def target_law(target: Table, ending: Ending) -> Law:
     return text_law(lambda _, text: round_law(target, target, text, 0), ending)
 
 
-def decoder_law(target: Table, drafter: Table, schedule: Schedule, ending: Ending) -> Law:
+def decoder_law(
+    target: Table,
+    drafter: Table,
+    schedule: Schedule,
+    ending: Ending,
+    admits: Admission = always,
+) -> Law:
     """The law of the text of a speculative decoder with commits between its rounds.
 
     ``schedule(round, text)`` is the depth, from things known before the round's first draw; rounds
-    count from 1.
+    count from 1. admits: as of ``round_law``.
     """
-    return text_law(lambda n, text: round_law(target, drafter, text, schedule(n, text)), ending)
+
+    def step(number: int, text: Tokens) -> Law:
+        return round_law(target, drafter, text, schedule(number, text), admits)
+
+    return text_law(step, ending)

@@ -31,7 +31,7 @@ Message = dict[str, Any]
 Limits = Mapping[str, Any]
 
 IDS_ONLY, DENSE, SPARSE = LAYOUTS["IDS_ONLY"], LAYOUTS["DENSE"], LAYOUTS["SPARSE"]
-MIRROR = 1  # the feature bit (P33)
+MIRROR, EARLY_STOP = 1, 8  # feature bits (P33)
 OUTCOMES = {"NONE": 0, "CORRECTION": 1, "BONUS": 2, "TARGET_ONLY": 3, "ENDED": 4}
 STATUSES = range(6)
 ERROR_CODES = frozenset(
@@ -117,6 +117,10 @@ def unused_field(frame: Frame, limits: Limits | None) -> str:
         return "features"
     if frame.type == "STEP" and not (limits is not None and limits.get("features", 0) & MIRROR):
         return "processor_bytes"
+    if frame.type == "REPLY" and not (
+        limits is not None and limits.get("features", 0) & EARLY_STOP
+    ):
+        return "admitted"
     return ""
 
 
@@ -210,6 +214,7 @@ def check_reply(reply: Message, tail: bytes, limits: Limits) -> None:
     """REPLY: the head, and rows cut at their fixed size; what they hold is P14's."""
     layout = check_layout(reply, limits)
     within(reply, "depth", 1, limits["max_depth"])
+    refuse_unless(reply["admitted"] < reply["depth"], "BAD_FIELD", "admitted")
     count, begin, end = reply["shard_count"], reply["shard_begin"], reply["shard_end"]
     index, vocab_size = reply["shard_index"], limits["vocab_size"]
     refuse_unless(count == limits["shard_count"], "WRONG_SHARD", "shard_count")
@@ -383,6 +388,8 @@ def write_row(
 
 
 def write_reply(reply: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """The payload of a REPLY; ``depth`` follows from the rows."""
+    """The payload of a REPLY; ``depth`` follows from the rows, and all are admitted by default."""
     written = [write_fields("POSITION", row) + row["q"] for row in rows]
-    return write_fields("REPLY", {**reply, "depth": len(written)}) + b"".join(written)
+    return write_fields("REPLY", {"admitted": 0, **reply, "depth": len(written)}) + b"".join(
+        written
+    )

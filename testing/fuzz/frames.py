@@ -16,7 +16,7 @@ from draftwire.wire.agreement import Agreed
 from draftwire.wire.frames import Bounds, FrameReader
 from draftwire.wire.registry import MessageType, Role, WireVersion
 from spec.generators.vectors import frames as good
-from spec.generators.vectors import mirrored
+from spec.generators.vectors import mirrored, stopped
 from spec.oracle import keys, messages
 from spec.oracle.agreement import agree
 from spec.oracle.frames import TYPES, Fields, Refused, read_fields, read_frames, write_fields
@@ -108,6 +108,7 @@ def later() -> Iterator[Context]:
         "v2 sparse": {**v2, "layouts": 4, "hidden_dtype": 1, "hidden_width": 3, "hidden_rows": 1},
         "v2, two shards": {**v2, "shard_count": 2},
         "v2, mirrored": mirrored.MIRRORED,
+        "v2, stopped early": stopped.STOPPED,
     }
     receivers: tuple[tuple[str, Role | None, str], ...] = (
         ("anyone", None, ""),

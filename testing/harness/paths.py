@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from draftwire.drafter.early_stop import EarlyStop, StopMaker
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.drafter.propose import ProposalSource
 from draftwire.exact.words import ProposalWords
 from draftwire.transport.channel import Channel, Part
 from draftwire.transport.tcp import TcpChannel
 from draftwire.verifier.client import DraftClient
-from draftwire.verifier.hello import verifier_hello
+from draftwire.verifier.config import VerifierConfig
 from draftwire.verifier.local import LocalDrafter
 from draftwire.wire.registry import WireVersion
 from testing.harness.clock import Clock
@@ -94,12 +95,21 @@ def drafting(
     through: Callable[[Channel], Channel] = lambda channel: channel,
     pair: Callable[[], MemoryPair] = MemoryPair,
     clock: Clock | None = None,
+    stop: StopMaker | None = None,
 ) -> Iterator[DraftClient]:
-    """Yield a client whose rounds take the named path; afterwards nothing may be left open."""
-    program = DrafterProgram(engine, config or DrafterConfig(), source=source)
-    hello = verifier_hello(target, version=version)
+    """Yield a client whose rounds take the named path; afterwards nothing may be left open.
+
+    stop: the rule of each session; without one the client agrees on no early stop.
+    """
+    program = DrafterProgram(
+        engine, config or DrafterConfig(), source=source, stop=stop or EarlyStop
+    )
+    early = stop is not None
+    hello = VerifierConfig(version=version, early_stop=early).hello(target)
     if path == "colocated":
-        with LocalDrafter(program, target, version=version, audit=audit, through=through) as client:
+        with LocalDrafter(
+            program, target, version=version, audit=audit, early_stop=early, through=through
+        ) as client:
             yield client
     elif path == "memory":
         time = clock or Clock()

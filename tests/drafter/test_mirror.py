@@ -1,4 +1,4 @@
-"""A30 on the drafter's side: the rows after processors, held to the oracle bit for bit (case M15)."""
+"""A30 on the drafter's side: rows after processors, held to the oracle bit for bit (case M15)."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_rows_behind_texts_are_the_oracles_to_the_bit(kernels: str, data: st.Dat
 
 
 def test_ids_beyond_the_vocabulary_are_a_typed_refusal() -> None:
-    with pytest.raises(ProtocolError, match="outside 0..4"):
+    with pytest.raises(ProtocolError, match=r"outside 0\.\.4"):
         Mirror(encode_processors([Suppress(0, ALWAYS, (V,))]), Prefix((0,)), V)
 
 

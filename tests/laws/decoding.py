@@ -137,14 +137,16 @@ def law_over_all_words(
     return explore(program)
 
 
-def law_of_whole_texts(rules: Rules, pair: Pair, schedule: Schedule, ending: Ending) -> Law:
+def law_of_whole_texts(
+    rules: Rules, pair: Pair, schedule: Schedule, ending: Ending, *, draws: bool = False
+) -> Law:
     """The law of whole texts, by decisions, all rounds of a text from one source."""
 
     def program(choices: Choices) -> Tokens:
         source = Points(choices, shared=rules.shared_noise)
         return write(rules, pair, schedule, ending, source, 24)
 
-    with primitives_by_law():
+    with primitives_by_law(draws=draws):
         return explore(program)
 
 

@@ -6,10 +6,15 @@ are allowed: everything that is known before the draw.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction as F
 
+from draftwire.drafter.early_stop import EarlyStop, FinishedRounds
 from draftwire.exact.counts import Counts
+from draftwire.session.proposal import NO_RIDER
+from draftwire.wire.messages import CommitRider
+from draftwire.wire.registry import Outcome
 from spec.oracle.laws import Ending, Tokens, target_law
 from tests.laws.decoding import (
     Pair,
@@ -19,6 +24,7 @@ from tests.laws.decoding import (
     first_token,
     fixed,
     law_by_rounds,
+    law_of_whole_texts,
 )
 from tests.laws.enumeration import Choices, Points, explore, primitives_by_law
 from tests.laws.mutants import Retrospective
@@ -27,6 +33,7 @@ from tests.laws.pairs import FAMILIES, constant
 HALF = constant((1, 1), (1, 1))
 DSPARK = constant((7, 3), (1, 1))
 A, B = 0, 1
+LEARNED = 1000  # rounds behind which none is a trial
 
 
 def marginal(rules: Rules, pair: Pair, depth: int) -> list[F]:
@@ -168,3 +175,99 @@ def test_depth_from_the_rounds_before_leaves_the_law() -> None:
         pair, ending = make(2, 8), Ending(4)
         law = law_by_rounds(Rules(), pair, deeper, ending, draws=True)
         assert law == target_law(pair.target, ending), family
+
+
+class StopsByTheShippedRule(Rules):
+    """The drafter's own rule, over a whole text: it learns from the rounds before."""
+
+    def __init__(self) -> None:
+        self.depths: Counter[int] = Counter()
+
+    def propose(self, this: Round) -> Proposal:
+        """As the drafter's program does: the rule is asked before each draw, and behind it."""
+        if this.number == 1:  # another text
+            self.now, self.rider = 0.0, NO_RIDER
+            self.stop = EarlyStop(lambda: self.now, FinishedRounds(begun=LEARNED, look=3.0))
+            self.stop.begin(0, NO_RIDER, this.depth)
+            self.stop.admits(0.5)  # a round before this text, of one draft and ten seconds
+            self.now, self.rider = 10.0, CommitRider(0, 1, Outcome.BONUS)
+        self.stop.begin(this.number, self.rider, this.depth)
+        self.now += 8
+        proposal: Proposal = []
+        while len(proposal) < this.depth:
+            drafts = tuple(token for token, _ in proposal)
+            counts: Counts = this.pair.q((*this.text, *drafts))
+            self.now += 3
+            if not self.stop.admits(max(counts.counts) / counts.total):
+                break
+            proposal.append((self.draw(this, len(drafts), counts, drafts), counts))
+            if not self.stop.goes_on():
+                break
+        self.depths[len(proposal)] += 1
+        return proposal
+
+    def judge(self, this: Round, proposal: Proposal) -> Tokens:
+        """As it is; the verdict is what the next round's rule learns."""
+        tokens = super().judge(this, proposal)
+        accepted = len(tokens) - 1
+        outcome = Outcome.BONUS if accepted == len(proposal) else Outcome.CORRECTION
+        self.rider = CommitRider(this.number, accepted, outcome)
+        return tokens
+
+
+def test_the_shipped_rule_leaves_the_law_while_it_learns() -> None:
+    depths: Counter[int] = Counter()
+    for family, make in FAMILIES.items():
+        pair, ending, rules = make(2, 8), Ending(4), StopsByTheShippedRule()
+        law = law_of_whole_texts(rules, pair, fixed(3), ending, draws=True)
+        assert law == target_law(pair.target, ending), family
+        depths += rules.depths
+    assert set(depths) == {1, 2, 3}
+
+
+# And what is not: each looks at the draw that it decides -----------------------------------------
+
+
+def first_below(least: F) -> Callable[[Proposal], int]:
+    """Verify up to the first draft whose own q is small: a threshold on what was drawn."""
+
+    def depth(proposal: Proposal) -> int:
+        small = (
+            at
+            for at, (token, counts) in enumerate(proposal)
+            if F(counts.of(token), counts.total) < least
+        )
+        return next(small, len(proposal))
+
+    return depth
+
+
+SKEWED = constant((1, 1), (3, 1))
+
+
+def test_dropping_a_draft_since_its_own_q_is_small_changes_the_law() -> None:
+    assert marginal(Rules(), SKEWED, 1) == [F(1, 2), F(1, 2)]
+    # 0 (3/4): accepted with 2/3, else 1. 1 (1/4): dropped, and drawn from p.
+    assert marginal(Retrospective(first_below(F(1, 2))), SKEWED, 1) == [F(5, 8), F(3, 8)]
+
+
+def test_a_confidence_that_knows_the_draw_changes_the_law() -> None:
+    def sure_of(proposal: Proposal) -> int:
+        """A head that is fed with the token just drawn, and stops before it."""
+        return next((at for at, (token, _) in enumerate(proposal) if token == B), len(proposal))
+
+    assert marginal(Retrospective(sure_of), HALF, 1) == [F(3, 4), F(1, 4)]
+
+
+def test_a_batch_that_is_cut_by_the_values_of_its_drafts_changes_the_law() -> None:
+    """Two requests, one row to verify: it goes to the one whose draft has the larger q."""
+    law = [F(0), F(0)]
+    q = [F(3, 4), F(1, 4)]
+    for mine, other in ((x, y) for x in (A, B) for y in (A, B)):
+        mass = q[mine] * q[other]
+        wins = F(1) if q[mine] > q[other] else F(1, 2) if q[mine] == q[other] else F(0)
+        judged = [F(2, 3), F(1, 3)] if mine == A else [F(0), F(1)]
+        for token in (A, B):
+            law[token] += mass * (wins * judged[token] + (1 - wins) * F(1, 2))
+    assert sum(law) == 1
+    assert law != [F(1, 2), F(1, 2)]

@@ -27,6 +27,7 @@ VALUES: dict[str, Any] = {
     "shard_count": 2,
     "key": b"k" * 32,
     "slots": SlotPlan(2, 1000),
+    "early_stop": True,
 }
 
 

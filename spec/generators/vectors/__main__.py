@@ -19,6 +19,7 @@ from spec.generators.vectors import (
     mirrored,
     orders,
     refusals,
+    stopped,
     verdicts,
     verifiers,
     words,
@@ -38,6 +39,7 @@ KINDS: dict[str, Callable[[], Iterable[Vector]]] = {
         refusals.vectors(),
         orders.vectors(),
         mirrored.frames(),
+        stopped.frames(),
     ),
     "transcripts": lambda: chain(
         drafters.drafters(), verifiers.vectors(), keyed.vectors(), limited.vectors()

@@ -114,7 +114,7 @@ COMMIT: Fields = {
     "committed": 5,
     "prefix_digest": DIGEST,
 }
-ONCE_RESERVED = ("features", "processor_bytes")  # left out where they are zero
+ONCE_RESERVED = ("features", "processor_bytes", "admitted")  # left out where they are zero
 COUNTS = [0, TOTAL // 2, 0, TOTAL // 4, TOTAL // 4, 0]
 
 

@@ -163,7 +163,7 @@ def replies() -> Iterator[Vector]:
     """The head of a REPLY: the shard stands before the support, the length after both."""
     cases: list[tuple[Fields, str, str]] = [
         ({"session": 0}, "BAD_PADDING", "reserved"),
-        ({"slot": 3}, "BAD_PADDING", "reserved2"),
+        ({"slot": 3}, "BAD_PADDING", "admitted"),
         ({"round": 0, "slot": 3}, "BAD_FIELD", ""),
         ({"slot": 3, "layout": 9}, "LIMIT_EXCEEDED", ""),
         ({"layout": 9, "shard_index": 1}, "BAD_FIELD", ""),

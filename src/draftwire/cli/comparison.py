@@ -50,10 +50,12 @@ def trio(
     threads: int,
     kernels: str = "auto",
     shared: bool = False,
+    early_stop: bool = False,
 ) -> Iterator[Trio]:
     """Load the target here and the drafter twice: in a process of its own, and in this one.
 
-    shared: it drafts on the ids that it shares with the target.
+    shared: it drafts on the ids that it shares with the target. early_stop: it may admit fewer
+    drafts than the policy's depth.
     """
     arguments = ["--threads", str(threads), "--max-depth", str(policy.depth)]
     arguments += ["--max-support", str(max(1, policy.support)), "--log-level", "warning"]
@@ -67,8 +69,12 @@ def trio(
             arguments += ["--vocab-size", str(loaded.engine.vocab_size)]
         address = stack.enter_context(drafter_process(arguments))
         # The one in this process first: where they are no pair, it has both tokenizers to say why.
-        local = stack.enter_context(local_drafter(drafter, loaded, policy, kernels, shared=shared))
-        remote = remote_drafter(address, loaded, policy, Notes(), deadline=DEADLINE_SECONDS)
+        local = stack.enter_context(
+            local_drafter(drafter, loaded, policy, kernels, shared=shared, early_stop=early_stop)
+        )
+        remote = remote_drafter(
+            address, loaded, policy, Notes(), deadline=DEADLINE_SECONDS, early_stop=early_stop
+        )
         stack.enter_context(remote)
         yield Trio(loaded, address, {REMOTE: remote, COLOCATED: local, TARGET_ONLY: None}, kernels)
 

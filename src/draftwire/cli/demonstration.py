@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from draftwire.cli.comparison import REMOTE, Trio, compare, policy_for, rates_of, trio
-from draftwire.cli.options import LayoutChoice
+from draftwire.cli.options import DepthChoice, LayoutChoice
 from draftwire.cli.output import Notes, TextStream, legend, line, rates, report_lines, wants_colour
 from draftwire.cli.progress import Counting
 from draftwire.cli.prompts import Prompt
@@ -34,7 +34,7 @@ class DemoOptions:
     temperature: float
     seed: int
     max_tokens: int
-    depth: int
+    depth: DepthChoice
     layout: LayoutChoice
     repeats: int
     threads: int
@@ -44,7 +44,7 @@ class DemoOptions:
 
 def show(options: DemoOptions) -> None:
     """Run the demo: stream one text, then measure, then report."""
-    policy = policy_for(options.layout, options.depth, options.temperature)
+    policy = policy_for(options.layout, options.depth.most, options.temperature)
     with trio(
         options.target,
         options.drafter,
@@ -52,6 +52,7 @@ def show(options: DemoOptions) -> None:
         threads=options.threads,
         kernels=options.kernels,
         shared=options.shared,
+        early_stop=options.depth.auto,
     ) as pair:
         report = _stream(pair, options, policy)
         reports = _measure(pair, options, policy)
@@ -116,7 +117,8 @@ def _as_dict(
     report: Report, reports: dict[str, list[Report]], options: DemoOptions
 ) -> dict[str, Any]:
     return {
-        "depth": options.depth,
+        "depth": options.depth.most,
+        "early_stop": options.depth.auto,
         "layout": str(options.layout),
         "temperature": options.temperature,
         "report": report.as_dict(),

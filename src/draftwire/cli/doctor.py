@@ -9,11 +9,12 @@ import click
 
 from draftwire.bounds import MOST_SECONDS
 from draftwire.cli.options import (
+    DEFAULT_DEPTH,
+    DEPTH,
     MAX_THREADS,
     AddressType,
     Number,
     Text,
-    depth_option,
     identity_option,
     kernels_option,
     layout_option,
@@ -62,7 +63,13 @@ small limits, 4 another program, version or key, 5 no drafter there.
     show_default=True,
     help="Tokens that are measured, with drafts and without.",
 )
-@depth_option("Deepest proposal to look at.")
+@click.option(
+    "--depth",
+    type=DEPTH,
+    default=DEFAULT_DEPTH,
+    show_default=True,
+    help="Deepest proposal to look at.",
+)
 @layout_option("What acceptance is measured with.")
 @click.option(
     "--deadline-ms",

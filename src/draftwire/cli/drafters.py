@@ -59,10 +59,12 @@ def remote_drafter(
     audit: bool = True,
     security: Security | None = None,
     breaker: Breaker | None = None,
+    early_stop: bool = False,
 ) -> RemoteDrafter:
     """Return the client of a drafter, connected if it is there, and told apart from a wrong one.
 
     draft_identity: of the one checkpoint that is taken. deadline: seconds a round, None = derived.
+    early_stop: let it admit fewer drafts than the policy's depth.
     A drafter that is away is said in ``notes`` and tried again by the rounds. Raises
     PairMismatchError, ConfigurationError (limits that cannot carry the policy) and ProtocolError
     (another program, another version).
@@ -78,9 +80,15 @@ def remote_drafter(
         max_support=max(1, policy.support),
         security=security,
         breaker=breaker,
+        early_stop=early_stop,
     )
     try:
-        require_limits(drafter.connect(), policy)
+        agreed = drafter.connect()
+        require_limits(agreed, policy)
+        if early_stop and not agreed.stops_early:
+            raise ConfigurationError(
+                "the drafter stops no proposal early: give --depth a number, or start a newer one"
+            )
     except TransportError as error:
         notes.away(error)
     except ProtocolError as error:
@@ -155,6 +163,7 @@ def local_drafter(
     kernels: str = "auto",
     *,
     shared: bool = False,
+    early_stop: bool = False,
 ) -> LocalDrafter:
     """Return a drafter in this process, for comparison; ConfigurationError as for any model.
 
@@ -183,4 +192,5 @@ def local_drafter(
         target.engine,
         max_depth=policy.depth,
         max_support=max(1, policy.support),
+        early_stop=early_stop,
     )

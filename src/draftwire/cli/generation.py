@@ -16,7 +16,7 @@ import click
 from draftwire.cli.drafters import remote_drafter
 from draftwire.cli.main import failure
 from draftwire.cli.models import Target
-from draftwire.cli.options import LayoutChoice
+from draftwire.cli.options import DepthChoice, LayoutChoice
 from draftwire.cli.output import Notes, TextStream, line, report_lines, wants_colour
 from draftwire.cli.progress import Counting
 from draftwire.cli.prompts import Prompt
@@ -54,7 +54,7 @@ class GenerateOptions:
     seed: int | None
     max_tokens: int
     stop: tuple[str, ...]
-    depth: int
+    depth: DepthChoice
     layout: LayoutChoice
     draft_temperature: float
     deadline_ms: float | None
@@ -91,7 +91,7 @@ def policy_of(options: GenerateOptions, vocab_size: int) -> ProposalPolicy:
     """Return how proposals are made: the request's own restrictions hold for q as well."""
     return policy_like(
         options.layout.layout,
-        options.depth,
+        options.depth.most,
         min(options.layout.support, vocab_size),  # of a small vocabulary, every id
         vocab_size,
         temperature=options.draft_temperature,
@@ -104,6 +104,10 @@ def policy_of(options: GenerateOptions, vocab_size: int) -> ProposalPolicy:
 def generate_and_print(options: GenerateOptions) -> None:
     """Generate, write the text to standard output and what it took to standard error."""
     kernels_for(options.kernels, options.device)  # missing ones are said before a model loads
+    if options.depth.auto and (options.ranks is not None or options.wire is WireVersion.V1):
+        raise ConfigurationError(
+            "--depth auto is for wire v2 and a target without ranks: give --depth a number"
+        )
     if options.ranks is None:
         target = Target(options.target, device=options.device, threads=options.threads)
         _generate(options, target, partial(generate, kernels=options.kernels))
@@ -145,6 +149,7 @@ def _generate(
                     audit=options.audit,
                     security=options.security,
                     breaker=Breaker() if options.breaker else None,
+                    early_stop=options.depth.auto,
                 )
             )
             stack.enter_context(serving_metrics(telemetry, drafter))
@@ -251,7 +256,7 @@ def ranked_target(options: GenerateOptions) -> Iterator[tuple[Target, Any] | Non
                     None if options.ownership is Parallelism.REQUESTS else shard,
                     deadline=options.deadline_ms / 1e3,
                     audit=options.audit,
-                    max_depth=options.depth,
+                    max_depth=options.depth.most,
                     max_support=max(1, options.layout.support),
                     draft_identity=options.draft_identity,
                     security=options.security,

@@ -26,6 +26,7 @@ from draftwire.wire.registry import (
 
 DEFAULT_PORT = 7711
 DEFAULT_DEPTH = 5
+MOST_AUTO_DEPTH = 8  # what a drafter takes unless it is told otherwise
 DEFAULT_SUPPORT = 32
 LARGEST_SEED = (1 << 128) - 1
 MAX_THREADS = 1024  # torch reserves memory for each
@@ -50,6 +51,34 @@ class LayoutChoice:
         """Return it as the option is written."""
         name = self.layout.name.lower()
         return f"{name}:{self.support}" if self.layout in WITH_SUPPORT else name
+
+
+@dataclass(frozen=True, slots=True)
+class DepthChoice:
+    """K, tokens of a proposal; auto: the drafter may stop before them, draft by draft."""
+
+    most: int
+    auto: bool = False
+
+    def __str__(self) -> str:
+        """Return it as the option is written."""
+        return "auto" if self.auto else str(self.most)
+
+
+class DepthType(click.ParamType[DepthChoice]):
+    """``auto`` or a number of tokens."""
+
+    name = "auto|K"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> DepthChoice:
+        """Read the depth."""
+        if isinstance(value, DepthChoice):
+            return value
+        if value == "auto":
+            return DepthChoice(MOST_AUTO_DEPTH, auto=True)
+        return DepthChoice(DEPTH.convert(value, param, ctx))
 
 
 class AddressType(click.ParamType[Address]):
@@ -231,9 +260,16 @@ def model_folder(name: str, **attributes: Any) -> Callable[[Command], Command]:
     )
 
 
-def depth_option(help: str = "K, tokens of a proposal.") -> Callable[[Command], Command]:
+def depth_option() -> Callable[[Command], Command]:
     """Return the option of a command that asks for proposals."""
-    return click.option("--depth", type=DEPTH, default=DEFAULT_DEPTH, show_default=True, help=help)
+    return click.option(
+        "--depth",
+        type=DepthType(),
+        metavar="auto|K",
+        default=str(DEFAULT_DEPTH),
+        show_default=True,
+        help=f"Tokens of a proposal; auto: up to {MOST_AUTO_DEPTH}, as many as pay.",
+    )
 
 
 def layout_option(help: str = "How q travels.") -> Callable[[Command], Command]:

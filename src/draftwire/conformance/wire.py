@@ -44,7 +44,7 @@ NUMBERS: Final = (
     "adaptation",
     "features",
 )
-ONCE_RESERVED: Final = ("features", "processor_bytes")
+ONCE_RESERVED: Final = ("features", "processor_bytes", "admitted")
 """Fields that vectors leave out where they are zero (C12)."""
 
 

@@ -8,6 +8,7 @@ from typing import Generic, Protocol
 from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.contexts import HeldContext
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
+from draftwire.drafter.early_stop import FinishedRounds
 from draftwire.drafter.engine import Context
 from draftwire.drafter.limits import Allowance
 from draftwire.drafter.memory import Answers, ReplyMemory, answer_bytes
@@ -63,6 +64,7 @@ class Connection(Generic[Context]):
         self.answers = Answers(program.memory)
         self.closing = False
         self.contexts: dict[int, HeldContext[Context]] = {}
+        self.finished = FinishedRounds()
         self.table: SessionTable | None = None
         self.error: ProtocolError | None = None  # why it is closing, where there is a reason
         self._program = program
@@ -80,6 +82,11 @@ class Connection(Generic[Context]):
     def heard_at(self) -> float:
         """When the peer's last whole frame came, in seconds of the program's clock."""
         return self._link.heard_at
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether fewer drafts than are asked for may be admitted (P35)."""
+        return self.table is not None and self.table.agreed.stops_early
 
     @property
     def received(self) -> Mapping[MessageType, int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic
 
 from draftwire.drafter.config import DrafterConfig
+from draftwire.drafter.early_stop import StopRule
 from draftwire.drafter.engine import Context
 from draftwire.drafter.mirror import Mirror
 from draftwire.session.proposal import DraftTask
@@ -49,10 +50,14 @@ def longest_prefix(max_context: int, config: DrafterConfig) -> int:
 
 @dataclass(slots=True)
 class HeldContext(Generic[Context]):
-    """A context of the model. start: the position in the session's prefix of its first token."""
+    """A context of the model. start: the position in the session's prefix of its first token.
+
+    stop: decides how many drafts of a proposal are admitted; None = all.
+    """
 
     context: Context
     start: int = 0
+    stop: StopRule | None = None
     _mirror: Mirror | None = field(default=None, init=False)
 
     @property

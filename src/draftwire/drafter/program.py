@@ -15,6 +15,7 @@ from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.connection import Connection
 from draftwire.drafter.contexts import HeldContext, Window, longest_prefix
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
+from draftwire.drafter.early_stop import EarlyStop, StopMaker
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose, warm_up
@@ -45,12 +46,13 @@ _Batch: TypeAlias = tuple[int, float, Sequence[Turn[Owner]], Sequence[Draft | Sh
 
 
 def drafter_hello(
-    engine: DraftEngine[Any], config: DrafterConfig, features: Feature = Feature.MIRROR
+    engine: DraftEngine[Any], config: DrafterConfig, *, mirrors: bool = True
 ) -> Hello:
     """Return the HELLO of a drafter: its engine's identity and the limits of its configuration.
 
-    features: what its proposer can do; none of them in v1.
+    mirrors: whether its proposer follows the processors of a policy.
     """
+    features = Feature.EARLY_STOP | (Feature.MIRROR if mirrors else NO_FEATURES)
     return hello_of(
         Role.DRAFTER,
         engine,
@@ -64,7 +66,7 @@ def drafter_hello(
         max_reply_bytes=config.max_reply_bytes,
         shard_count=config.shard_count,
         peer_identity=config.target_identity,
-        features=features,
+        features=NO_FEATURES if config.shard_count > 1 else features,
     )
 
 
@@ -85,12 +87,14 @@ class DrafterProgram(Generic[Context]):
         proposer: Proposer[Context] | None = None,
         clock: Callable[[], float] = time.monotonic,
         key: bytes = b"",
+        stop: StopMaker = EarlyStop,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """Begin without connections.
 
         source: stands in for the proposal's words, so that a law can be enumerated. proposer:
         stands in for :func:`propose`, where proposals are prepared to measure everything else.
+        stop: makes the rule of a session whose proposals may be stopped early (P35).
         key: what every verifier has to prove that it holds (P20); none = nothing is asked.
         """
         self.engine = engine
@@ -101,14 +105,14 @@ class DrafterProgram(Generic[Context]):
         self._answer = require_room(engine.vocab_size, config, self.memory.most)
         self.connections: set[Connection[Context]] = set()
         # Who proposes otherwise, as ranks do, has rows that are not whole.
-        features = Feature.MIRROR if proposer is None else NO_FEATURES
-        self._hello = drafter_hello(engine, config, features)
+        self._hello = drafter_hello(engine, config, mirrors=proposer is None)
         self._window = Window.of(engine.max_context, config)
         self._source = source
         self._proposer = proposer or partial(propose, kernels=config.kernels)
         self._warms_kernels = proposer is None  # who proposes otherwise has kernels of its own
         self._clock = clock
         self._key = key
+        self._stop = stop
         self._entropy = entropy
         self._scheduler: BatchScheduler[Connection[Context]] = BatchScheduler(
             config.peer.prefill_chunk_tokens, self._feed
@@ -346,7 +350,8 @@ class DrafterProgram(Generic[Context]):
             self.counters.declined[draft] += 1
         else:
             self.counters.proposals += 1
-            self.counters.drafts += len(draft.tokens)
+            admitted = draft.admitted if isinstance(draft, Draft) else 0
+            self.counters.drafts += admitted or len(draft.tokens)
 
     def _drafts(
         self, batch: Sequence[Turn[Connection[Context]]], piece: Turn[Connection[Context]] | None
@@ -384,6 +389,8 @@ class DrafterProgram(Generic[Context]):
         held = connection.contexts.get(task.session)
         if held is None:
             held = connection.contexts[task.session] = HeldContext(self.engine.open())
+            if connection.stops_early:
+                held.stop = self._stop(self._clock, connection.finished)
             self.counters.sessions += 1
         # Less than is kept where it was made again after the engine failed, where drafts were not
         # the model's, or where the window has moved on.
@@ -400,6 +407,8 @@ class DrafterProgram(Generic[Context]):
             )
         else:
             mirror = held.mirror_of(task, self.engine.vocab_size)
+            if held.stop is not None:
+                held.stop.begin(task.round, task.commit, policy.depth)
         self.counters.fed_tokens += len(tokens)
         return DraftJob(
             held.context,
@@ -410,6 +419,7 @@ class DrafterProgram(Generic[Context]):
             task.round,
             task.first_position,
             task.session,
+            held.stop,
             mirror,
         )
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeAlias
 
 import numpy as np
 
+from draftwire.drafter.early_stop import StopRule
 from draftwire.drafter.engine import Context, DraftEngine
 from draftwire.drafter.mirror import Mirror
 from draftwire.errors import ArithmeticRefusalError
@@ -33,8 +34,9 @@ class DraftJob(Generic[Context]):
 
     context: holds all of the committed prefix but ``new_tokens``, its last one or more. A policy of
     depth 0 draws nothing: ``new_tokens`` are a chunk of a prefill then, and more is to follow.
-    session: as the verifier names it on its connection. mirror: the policy's processors at the end
-    of the prefix; None = it has none, or they are not followed.
+    session: as the verifier names it on its connection. stop: decides how many drafts are admitted;
+    None = all that the policy asks for. mirror: the policy's processors at the end of the prefix;
+    None = it has none, or they are not followed.
     """
 
     context: Context
@@ -45,6 +47,7 @@ class DraftJob(Generic[Context]):
     round: int
     first_position: int
     session: int = 0
+    stop: StopRule | None = None
     mirror: Mirror | None = None
 
 
@@ -77,15 +80,23 @@ class _Drawing(Generic[Context]):
     def take(self, token: int, q: QRow) -> None:
         """Go on from a row: the token drawn and its q, or NO_TOKEN where the row is refused."""
         if token == NO_TOKEN:
-            left = without_model(self.draft, self.job.policy, q.vocab_size)
-            self.refused = isinstance(left, Status)
+            self.refused = isinstance(
+                without_model(self.draft, self.job.policy, q.vocab_size), Status
+            )
             return
-        self.draft.tokens.append(token)
-        self.draft.rows.append(q)
-        if len(self.draft.tokens) < self.job.policy.depth:
+        stop = self.job.stop
+        admitted = stop is None or stop.admits(confidence(q))
+        if admitted:
+            self.draft.tokens.append(token)
+            self.draft.rows.append(q)
+        left = self.job.policy.depth - len(self.draft.tokens)
+        if left and admitted and (stop is None or stop.goes_on()):
             self.new_tokens = (token,)
             if self.job.mirror is not None:
                 self.job.mirror.draft(token)
+        elif left:
+            self.draft.admitted = len(self.draft.tokens)
+            fill(self.draft, self.job.policy, q.vocab_size)
 
 
 def propose(
@@ -98,11 +109,13 @@ def propose(
     """Draw one proposal a job: token i has exactly the law of row i, given the tokens before it.
 
     jobs: of different contexts; those of depth 0 are fed and no more. Each row, after the job's
-    processors, is rounded to counts once, the token is drawn from those counts (A16), and those counts are what is returned. The
-    last token of a proposal is drawn but not fed. A position of all jobs is one pass of the model
-    and, for each policy, one call of the kernels where the logits lie; tokens and counts alone come
-    to the host. A first row that the arithmetic refuses ends its own job alone, with
+    processors, is rounded to counts once, the token is drawn from those counts (A16), and those
+    counts are what is returned. The last token of a proposal is drawn but not fed. A position of
+    all jobs is one pass of the model and, for each policy, one call of the kernels where the logits
+    lie; tokens and counts alone come to the host. A first row that the arithmetic refuses ends its own job alone, with
     ``Status.REFUSED_ARITHMETIC``; after a later one the proposal goes on with a q of its own (P11).
+    A job's ``stop`` sees the q of each row before its token is used: one that is not admitted ends
+    the proposal, whose rows from there on have no draft (P35).
     kernels: a choice of :func:`draftwire.kernels.registry.kernels_for`.
     Raises what ``engine.forward`` raises, and ConfigurationError for kernels that are not there.
     """
@@ -116,8 +129,8 @@ def propose(
             own = logits if len(rows) == len(active) else logits[rows]
             adjustments = [active[row].adjustments() for row in rows]
             drawn = _drawn(kernels, own, policy, adjustments, uniform24)
-            for row, each in zip(rows, drawn, strict=True):
-                active[row].take(*each)
+            for row, (token, q) in zip(rows, drawn, strict=True):
+                active[row].take(token, q)
     return [Status.REFUSED_ARITHMETIC if each.refused else each.draft for each in drawings]
 
 
@@ -144,6 +157,17 @@ def without_model(draft: Draft, policy: ProposalPolicy, vocab_size: int) -> Draf
     """
     if not draft.tokens:
         return Status.REFUSED_ARITHMETIC
+    fill(draft, policy, vocab_size)
+    return draft
+
+
+def confidence(q: QRow) -> float:
+    """Return the largest probability of a q: what its draw is likely to be worth, before it."""
+    return float(q.counts.max()) / TOTAL
+
+
+def fill(draft: Draft, policy: ProposalPolicy, vocab_size: int) -> None:
+    """Lengthen a draft to the policy's depth by rows that have all their counts on id 0."""
     ids, counts = np.zeros(1, np.int32), np.full(1, TOTAL, np.int32)
     point = QRow(vocab_size, ids, counts)
     if policy.layout is Layout.DENSE:
@@ -152,7 +176,6 @@ def without_model(draft: Draft, policy: ProposalPolicy, vocab_size: int) -> Draf
     while len(draft.tokens) < policy.depth:
         draft.tokens.append(0)
         draft.rows.append(point)
-    return draft
 
 
 def _by_policy(active: Sequence[_Drawing[Context]]) -> dict[ProposalPolicy, list[int]]:

@@ -59,7 +59,7 @@ _NONE: Final = np.empty(0, np.float32)
 
 
 def steps_of(adjustments: Sequence[Sequence[Adjustment]], width: int) -> Iterator[Step]:
-    """Yield the adjustments of N rows of ``width`` ids, each row's in their order, few at a time."""
+    """Yield the adjustments of N rows of ``width`` ids as steps; each row's keep their order."""
     for place in zip_longest(*adjustments):
         for kind in (Scaled, Added, Kept):
             own = [(row, each) for row, each in enumerate(place) if isinstance(each, kind)]

@@ -144,7 +144,8 @@ class DrafterSession:
         except ArithmeticRefusalError:
             return self._decline(step, Status.REFUSED_ARITHMETIC)
         self.state = advance(advance(self.state, Input.REPLY), Input.COMPLETE)
-        self._drafts = tokens
+        admitted = drafted.admitted if isinstance(drafted, Draft) else 0
+        self._drafts = tokens[: admitted or len(tokens)]
         self._cached = Cached(self._prefix, len(self._prefix), self._drafts[:-1])
         self._kept = frames
         return list(frames)
@@ -324,6 +325,7 @@ class DrafterSession:
             context_version=step.context_version,
             hidden_rows=step.hidden_rows,
             hidden=bytes(step.hidden),
+            commit=step.commit,
             prefix=self._prefix,
         )
 

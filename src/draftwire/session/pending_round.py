@@ -41,7 +41,8 @@ _identity: Final = attrgetter(*(name for name, _ in _IDENTITY))
 class PendingRound:
     """One asked round. Methods raise ProtocolError at the first violation; nothing is repaired.
 
-    asked_at, deadline: seconds of the caller's clock. vocab_size: V as agreed.
+    asked_at, deadline: seconds of the caller's clock. vocab_size: V as agreed. admitted: drafts of
+    the reply that are to be verified; 0 = all (P35).
     """
 
     step: Step
@@ -49,6 +50,7 @@ class PendingRound:
     asked_at: float
     deadline: float
     tokens: tuple[int, ...] = ()
+    admitted: int = 0
     rows: RowBlock | None = field(default=None, repr=False)
     payload_bytes: int = 0
     checksum: int = 0
@@ -86,7 +88,7 @@ class PendingRound:
         """
         self.check_shape(reply, received.payload_bytes)
         self.rows = decode_rows(reply, self.vocab_size, out, lease)
-        self.tokens = reply.rows.tokens
+        self.tokens, self.admitted = reply.rows.tokens, reply.admitted
         self.payload_bytes, self.checksum = received.payload_bytes, received.checksum
 
     def check_whole(self, complete: Complete) -> None:
@@ -118,7 +120,10 @@ class PendingRound:
         """Return the proposal; call it when everything above holds."""
         step, rows = self.step, self.rows
         assert rows is not None
-        return Proposal(self.tokens, rows, step.generation, step.round, step.anchor + 1)
+        admitted = self.admitted or len(self.tokens)
+        kept = rows if admitted == len(rows) else rows[:admitted]
+        tokens = self.tokens[:admitted]
+        return Proposal(tokens, kept, step.generation, step.round, step.anchor + 1)
 
     def check_shape(self, reply: Reply, payload_bytes: int) -> None:
         """Refuse a REPLY of another layout, shard, depth or size than the STEP asks for."""

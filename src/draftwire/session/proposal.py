@@ -59,10 +59,15 @@ class Received:
 
 @dataclass(slots=True)
 class Draft:
-    """A whole proposal: K tokens, and the K rows of counts that they were drawn from."""
+    """A whole proposal: K tokens, and the K rows of counts that they were drawn from.
+
+    admitted: how many of them are to be verified, fewer than K, each admitted before it was drawn
+    (P35); 0 = all.
+    """
 
     tokens: list[int] = field(default_factory=list)
     rows: list[QRow] = field(default_factory=list)
+    admitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +108,9 @@ class DraftTask:
     which end with the anchor, then draw ``policy.depth`` drafts from ``first_position`` on, each
     with the word at (generation, round, its position, PROPOSAL) of ``proposal_key``. The tasks of a
     session are begun in the order in which they were set; an unwanted one is better left out, and
-    never begun after a later one: ``cached_tokens`` counts on that. prefix: the whole text, which
-    has grown beyond ``first_position`` only when the task is unwanted; another one in each
-    generation.
+    never begun after a later one: ``cached_tokens`` counts on that. commit: how the round before
+    ended. prefix: the whole text; it grows beyond ``first_position`` only when the task is
+    unwanted, and is another one in each generation.
     """
 
     session: int
@@ -120,4 +125,5 @@ class DraftTask:
     context_version: int
     hidden_rows: int = 0
     hidden: bytes = b""
+    commit: CommitRider = NO_RIDER
     prefix: Prefix = field(default_factory=Prefix, compare=False)

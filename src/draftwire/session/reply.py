@@ -21,10 +21,10 @@ def answered(step: Step, drafted: Draft | ShardDraft, agreed: Agreed) -> Parts:
     """
     policy, first = step.policy, step.anchor + 1
     if isinstance(drafted, ShardDraft):
-        shard = drafted.shard
+        shard, admitted = drafted.shard, 0
         rows = encode_shard_rows(drafted, first, policy.layout, policy.support)
     else:
-        shard = Shard(agreed.vocab_size, 0, agreed.vocab_size)
+        shard, admitted = Shard(agreed.vocab_size, 0, agreed.vocab_size), drafted.admitted
         rows = encode_rows(drafted.rows, drafted.tokens, first, policy.layout, policy.support)
     reply = Reply(
         session=step.session,
@@ -41,6 +41,7 @@ def answered(step: Step, drafted: Draft | ShardDraft, agreed: Agreed) -> Parts:
         shard_end=shard.end,
         support=shard.width if policy.layout is Layout.DENSE else policy.support,
         rows=rows,
+        admitted=admitted,
     )
     frame = encode_frame(agreed.version, MessageType.REPLY, *encode(reply))
     size = reply_bytes(policy.layout, shard.width, policy.depth, policy.support)

@@ -12,7 +12,7 @@ from draftwire.verifier.hello import verifier_hello
 from draftwire.wire.hello import ANY_IDENTITY
 from draftwire.wire.identity import ModelIdentity
 from draftwire.wire.messages import Hello
-from draftwire.wire.registry import Adaptation, WireVersion
+from draftwire.wire.registry import NO_FEATURES, Adaptation, Feature, WireVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class VerifierConfig:
     adaptation: the drafter that is expected; all zero and ANY take any whose tokenizer and
     vocabulary are the target's. shard_count: of how many shards each reply is one (P29). key: the
     secret that both sides prove to hold (P20); empty = no handshake. slots: memory for replies;
-    None = what HELLO agrees on. Raises ConfigurationError.
+    None = what HELLO agrees on. early_stop: let the drafter admit fewer drafts than are asked for,
+    each before it is drawn (P35). Raises ConfigurationError.
     """
 
     version: WireVersion = WireVersion.V2
@@ -40,6 +41,7 @@ class VerifierConfig:
     shard_count: int = 1
     key: bytes = field(default=b"", repr=False)
     slots: SlotPlan | None = None
+    early_stop: bool = False
 
     def __post_init__(self) -> None:
         """Refuse times that no round could be made under."""
@@ -58,6 +60,7 @@ class VerifierConfig:
             draft_identity=self.draft_identity,
             adaptation=self.adaptation,
             shard_count=self.shard_count,
+            features=Feature.MIRROR | (Feature.EARLY_STOP if self.early_stop else NO_FEATURES),
         )
 
 

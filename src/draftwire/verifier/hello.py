@@ -25,11 +25,13 @@ def verifier_hello(
     draft_identity: bytes = ANY_IDENTITY,
     adaptation: Adaptation = Adaptation.ANY,
     shard_count: int = 1,
+    features: Feature = Feature.MIRROR,
 ) -> Hello:
     """Return the HELLO of a verifier: what its target is, and the most that it will ask for.
 
     draft_identity, adaptation: the drafter that is expected; all zero and ANY take any whose
     tokenizer and vocabulary are the target's. shard_count: of how many shards each reply is one.
+    features: what is asked for beyond the protocol of every peer.
     """
     require_identity("draft_identity", draft_identity)
     return hello_of(
@@ -43,5 +45,5 @@ def verifier_hello(
         max_support=max_support,
         shard_count=shard_count,
         peer_identity=draft_identity,
-        features=Feature.MIRROR,
+        features=features,
     )

@@ -100,6 +100,11 @@ class Agreed:
         return Feature.MIRROR in self.features
 
     @cached_property
+    def stops_early(self) -> bool:
+        """Whether a REPLY may admit fewer drafts than were asked for (P35)."""
+        return Feature.EARLY_STOP in self.features
+
+    @cached_property
     def version(self) -> WireVersion:
         """The wire version of the connection: v1 is IDS_ONLY and nothing else (P5)."""
         return version_of(self.layouts)

@@ -90,6 +90,8 @@ def _unused(type: MessageType, version: WireVersion, agreed: Agreed | None) -> s
         return "features"
     if type is MessageType.STEP and not (agreed is not None and agreed.mirrors):
         return "processor_bytes"
+    if type is MessageType.REPLY and not (agreed is not None and agreed.stops_early):
+        return "admitted"
     return ""
 
 
@@ -265,6 +267,8 @@ def check_reply(values: Values, payload: memoryview, agreed: Agreed) -> None:
     _within(values, "slot", 0, agreed.max_slots - 1)
     layout = _check_layout(values, agreed)
     _within(values, "depth", 1, agreed.max_depth)
+    if values["admitted"] >= values["depth"]:
+        _bad("admitted", "is not smaller than the depth; all drafts are 0")
     _check_shard(values, agreed)
     width = values["shard_end"] - values["shard_begin"] if layout == Layout.DENSE else 0
     if layout in WITH_SUPPORT:

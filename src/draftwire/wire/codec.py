@@ -219,14 +219,15 @@ def _read_reply(payload: memoryview, agreed: Agreed) -> Reply | None:
         return None
     (
         session, slot, layout_number, reserved, generation, round_, first_position, digest,
-        context_version, depth, index, shards, reserved2, begin, end, support,
+        context_version, depth, index, shards, admitted, begin, end, support,
     ) = _REPLY.unpack_from(payload)  # fmt: skip
     layout = _LAYOUTS.get(layout_number)
     if (
         layout is None
         or layout not in agreed.offered
         or reserved
-        or reserved2
+        or (admitted and not agreed.stops_early)
+        or admitted >= depth
         or not (session and generation and round_)
         or slot >= agreed.max_slots
         or not 1 <= depth <= agreed.max_depth
@@ -247,7 +248,7 @@ def _read_reply(payload: memoryview, agreed: Agreed) -> Reply | None:
     rows = ReplyRows(body.tobytes() if len(body) < _COPY_BELOW else body, size)
     return Reply(
         session, slot, layout, generation, round_, first_position, digest, context_version, index,
-        shards, begin, end, support, rows,
+        shards, begin, end, support, rows, admitted,
     )  # fmt: skip
 
 

@@ -214,6 +214,7 @@ class Reply:
     shard_end: int
     support: int
     rows: ReplyRows
+    admitted: int = 0
 
     @property
     def depth(self) -> int:

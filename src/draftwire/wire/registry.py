@@ -142,6 +142,7 @@ class Feature(IntFlag):
     """Extensions offered or agreed in HELLO; bits without a member are ignored (P33)."""
 
     MIRROR = 1 << 0  # STEP may hold processors of the target that the drafter applies, too
+    EARLY_STOP = 1 << 3  # a drafter may admit fewer drafts than K, each before it is drawn
 
 
 NO_FEATURES: Final = Feature(0)
@@ -281,7 +282,7 @@ REPLY_FIELDS: Final = (
     Field("depth", "u16", "as in STEP"),
     Field("shard_index", "u16", "which vocabulary shard this reply holds"),
     Field("shard_count", "u16", "of how many"),
-    Field("reserved2", "u16", "zero"),
+    Field("admitted", "u16", "drafts to be verified, fewer than K; 0 = all, or not agreed (P35)"),
     Field("shard_begin", "u32", "first global id of the shard"),
     Field("shard_end", "u32", "one past its last global id"),
     Field(
