@@ -112,8 +112,9 @@ def propose(
     processors, is rounded to counts once, the token is drawn from those counts (A16), and those
     counts are what is returned. The last token of a proposal is drawn but not fed. A position of
     all jobs is one pass of the model and, for each policy, one call of the kernels where the logits
-    lie; tokens and counts alone come to the host. A first row that the arithmetic refuses ends its own job alone, with
-    ``Status.REFUSED_ARITHMETIC``; after a later one the proposal goes on with a q of its own (P11).
+    lie; tokens and counts alone come to the host. A first row that the arithmetic refuses ends its
+    own job alone, with ``Status.REFUSED_ARITHMETIC``; after a later one the proposal goes on with a
+    q of its own (P11).
     A job's ``stop`` sees the q of each row before its token is used: one that is not admitted ends
     the proposal, whose rows from there on have no draft (P35).
     kernels: a choice of :func:`draftwire.kernels.registry.kernels_for`.
