@@ -54,9 +54,12 @@ CONSTANTS = (
     ("most processors of a STEP", registry.MAX_PROCESSORS),
     ("most ids of an n-gram or a sequence", registry.MAX_SEQUENCE),
     ("largest penalty or bias", "2^14"),
+    ("most layers of a row of states", registry.MAX_STATE_LAYERS),
 )
 TAILS = {
-    MessageType.STEP: "then `token_count` x i32, then `hidden_rows` x `hidden_width` elements, then"
+    MessageType.HELLO: "then, from a drafter that has STATES, the table below with the layers"
+    " behind its first field (P36)",
+    MessageType.STEP: "then `token_count` x i32, then `hidden_rows` rows of states (P37), then"
     " `processor_bytes` bytes of processors (P34)",
     MessageType.REPLY: "then `depth` rows: the table below, then the q of the row",
 }
@@ -77,14 +80,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str
     yield ""
 
 
-def field_table(fields: Sequence[Field]) -> Iterator[str]:
-    """Yield the lines of a payload's fields with their offsets."""
+def field_table(fields: Sequence[Field], *, offsets: bool = True) -> Iterator[str]:
+    """Yield the lines of a payload's fields with their offsets, where those are fixed."""
     offset = 0
     rows = []
     for field in fields:
         rows.append((offset, f"`{field.name}`", field.kind, field.meaning))
         offset += size_of(field.kind)
-    yield from table(("offset", "field", "type", "meaning"), rows)
+    head = ("offset", "field", "type", "meaning")
+    yield from table(head, rows) if offsets else table(head[1:], (row[1:] for row in rows))
 
 
 def lines() -> Iterator[str]:
@@ -116,6 +120,10 @@ def lines() -> Iterator[str]:
         if kind in TAILS:
             yield TAILS[kind] + "."
             yield ""
+        if kind is MessageType.HELLO:
+            yield "What a drafter reads:"
+            yield ""
+            yield from field_table(registry.HELLO_STATES_FIELDS, offsets=False)
         if kind is MessageType.REPLY:
             yield "A row of REPLY:"
             yield ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spec.oracle.frames import HIDDEN_ITEM_BYTES, LAYOUTS, Refused, table_bytes
-from spec.oracle.messages import MIRROR, reply_bytes
+from spec.oracle.messages import FUSED, MIRROR, STATES, reply_bytes, row_elements
 from spec.oracle.processors import MOST_PROCESSOR_BYTES
 
 Hello = Mapping[str, Any]
@@ -51,17 +51,31 @@ def agree(verifier: Hello, drafter: Hello) -> dict[str, Any]:
         limits[field] = min(verifier[field], drafter[field])
     limits["layouts"] = verifier["layouts"] & drafter["layouts"]
     require(limits["layouts"] != 0, "layouts")
-    limits["features"] = verifier.get("features", 0) & drafter.get("features", 0)
+    agree_features(verifier, drafter, limits)
     limits["version"] = 1 if limits["layouts"] == 1 else 2
     for field, anything in OR_ANY.items():
         named = {verifier[field], drafter[field]} - {anything}
         require(len(named) <= 1, field)
         limits[field] = named.pop() if named else anything
-    for field in ("hidden_dtype", "hidden_width"):
-        require(not limits["hidden_rows"] or verifier[field] == drafter[field], field)
-        limits[field] = verifier[field] if limits["hidden_rows"] else 0
+    for field, chosen in (("hidden_dtype", verifier), ("hidden_width", drafter)):
+        equal = limits["features"] & STATES or verifier[field] == drafter[field]
+        require(not limits["hidden_rows"] or bool(equal), field)
+        limits[field] = chosen[field] if limits["hidden_rows"] else 0
     check_sizes(limits)
     return limits
+
+
+def agree_features(verifier: Hello, drafter: Hello, limits: dict[str, Any]) -> None:
+    """P33, P36: the features of both; without STATES of both no rows are fused, or of states."""
+    one, other = verifier.get("features", 0), drafter.get("features", 0)
+    limits["features"] = features = one & other
+    if not features & STATES:
+        limits["features"] &= ~FUSED
+        if (one | other) & STATES:
+            limits["hidden_rows"] = 0
+        return
+    limits["hidden_layers"] = list(drafter["hidden_layers"])
+    limits["projection"] = drafter["projection"] if features & FUSED else b""
 
 
 def check_sizes(limits: Mapping[str, Any]) -> None:
@@ -76,7 +90,7 @@ def check_sizes(limits: Mapping[str, Any]) -> None:
         if limits["layouts"] >> layout & 1
     )
     require(largest_reply <= limits["max_reply_bytes"], "max_reply_bytes")
-    row_bytes = HIDDEN_ITEM_BYTES[limits["hidden_dtype"]] * limits["hidden_width"]
+    row_bytes = HIDDEN_ITEM_BYTES[limits["hidden_dtype"]] * row_elements(limits)
     step = table_bytes("STEP") + 4 * limits["max_context"] + limits["hidden_rows"] * row_bytes
     step += MOST_PROCESSOR_BYTES if limits["features"] & MIRROR else 0
     require(step <= limits["max_step_bytes"], "max_step_bytes")

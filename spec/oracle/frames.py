@@ -84,6 +84,7 @@ TABLES: dict[str, str] = {
         q_semantic:text32 verifier_semantic:text32 rng_abi:text32 precision:text16
         id_map_hash:bytes32 tokenizer_hash:bytes32 draft_identity:bytes32 target_identity:bytes32
     """,
+    "STATES": "hidden_layers:u16 projection:bytes32",
     "STEP": """
         session:u64 slot:u16 layout:u8 committed_outcome:u8 generation:u32 round:u32 anchor:u32
         first_position:u32 depth:u16 committed_accepted:u16 committed_round:u32 temperature:f32

@@ -31,7 +31,9 @@ Message = dict[str, Any]
 Limits = Mapping[str, Any]
 
 IDS_ONLY, DENSE, SPARSE = LAYOUTS["IDS_ONLY"], LAYOUTS["DENSE"], LAYOUTS["SPARSE"]
-MIRROR, EARLY_STOP = 1, 8  # feature bits (P33)
+MIRROR, STATES, EARLY_STOP, FUSED = 1, 2, 8, 16  # the feature bits (P33)
+MOST_LAYERS = 64
+STATE_DTYPES = {2: 8, 3: 8}  # bits of the exponent of bfloat16 and of binary32
 OUTCOMES = {"NONE": 0, "CORRECTION": 1, "BONUS": 2, "TARGET_ONLY": 3, "ENDED": 4}
 STATUSES = range(6)
 ERROR_CODES = frozenset(
@@ -76,10 +78,12 @@ def bounds(limits: Limits, sender: str = "") -> dict[str, int]:
     """P2: the largest payload of each type after agreement; of both senders, or of one."""
     names = SENT_BY[sender] if sender else (*SENT_BY["verifier"], *SENT_BY["drafter"])
     agreed = {"STEP": limits["max_step_bytes"], "REPLY": limits["max_reply_bytes"]}
+    agreed["HELLO"] = table_bytes("HELLO") if sender == "verifier" else LARGEST_HELLO
     return {name: agreed.get(name, table_bytes(name)) for name in names}
 
 
-BOUNDS_BEFORE_HELLO = {name: table_bytes(name) for name in ("HELLO", "ERROR")}
+LARGEST_HELLO = table_bytes("HELLO") + 2 + 2 * MOST_LAYERS + 32
+BOUNDS_BEFORE_HELLO = {"HELLO": LARGEST_HELLO, "ERROR": table_bytes("ERROR")}
 BOUNDS_BEFORE_NONCE = {name: table_bytes(name) for name in ("CHALLENGE", "ERROR")}
 BOUNDS_BEFORE_PROOF = {name: table_bytes(name) for name in ("PROOF", "ERROR")}
 
@@ -91,10 +95,11 @@ def read_message(frame: Frame, limits: Limits | None) -> Message:
     """The message of a frame, or the refusal that P3 asks for; ``limits`` is None before HELLO."""
     message, tail = read_fields(frame.type, frame.payload, unused_field(frame, limits))
     checked: Message = dict(message)
-    if frame.type not in ("STEP", "REPLY"):
+    if frame.type not in ("HELLO", "STEP", "REPLY"):
         refuse_unless(not tail, "BAD_LENGTH", "")
     if frame.type == "HELLO":
         check_hello(checked, frame.version)
+        check_states(checked, tail)
     elif frame.type == "ERROR":
         refuse_unless(checked["code"] in ERROR_CODES, "BAD_FIELD", "code")
         refuse_unless(checked["field"] in FIELD_NAMES, "BAD_FIELD", "field")
@@ -147,6 +152,40 @@ def check_hello(hello: Message, version: int) -> None:
     refuse_unless(hello["hidden_dtype"] in HIDDEN_ITEM_BYTES, "BAD_FIELD", "hidden_dtype")
     row_bytes = HIDDEN_ITEM_BYTES[hello["hidden_dtype"]] * hello["hidden_width"]
     refuse_unless(not hello["hidden_rows"] or row_bytes > 0, "BAD_FIELD", "hidden_rows")
+    if hello["features"] & STATES:
+        refuse_unless(hello["hidden_rows"] > 0, "BAD_FIELD", "hidden_rows")
+        refuse_unless(hello["hidden_dtype"] in STATE_DTYPES, "BAD_FIELD", "hidden_dtype")
+
+
+def check_states(hello: Message, tail: bytes) -> None:
+    """P36: behind the fields of a drafter that has STATES stand the layers that it reads."""
+    if hello["role"] != 2 or not hello["features"] & STATES:
+        refuse_unless(not tail, "BAD_LENGTH", "")
+        return
+    refuse_unless(len(tail) >= 2, "BAD_LENGTH", "")
+    count = tail[0] + 256 * tail[1]
+    refuse_unless(count > 0, "BAD_FIELD", "hidden_layers")
+    refuse_unless(count <= MOST_LAYERS, "LIMIT_EXCEEDED", "hidden_layers")
+    end = 2 + 2 * count
+    digest = 32 if hello["features"] & FUSED else 0
+    refuse_unless(len(tail) == end + digest, "BAD_LENGTH", "")
+    layers = [tail[at] + 256 * tail[at + 1] for at in range(2, end, 2)]
+    refuse_unless(layers == sorted(set(layers)), "BAD_FIELD", "hidden_layers")
+    hello["hidden_layers"], hello["projection"] = layers, tail[end:]
+
+
+def row_elements(limits: Limits) -> int:
+    """P37: elements of a row of states; a fused one has those of a single layer."""
+    raw = limits["features"] & STATES and not limits["features"] & FUSED
+    return int(limits["hidden_width"] * (len(limits["hidden_layers"]) if raw else 1))
+
+
+def all_finite(rows: bytes, dtype: int) -> bool:
+    """Whether no element has an exponent of ones alone."""
+    size = HIDDEN_ITEM_BYTES[dtype]
+    bits = (int.from_bytes(rows[at : at + size], "little") for at in range(0, len(rows), size))
+    ones = (1 << STATE_DTYPES[dtype]) - 1
+    return all(value >> (8 * size - 9) & ones != ones for value in bits)
 
 
 def check_layout(message: Message, limits: Limits) -> int:
@@ -197,9 +236,11 @@ def check_step(step: Message, tail: bytes, limits: Limits) -> None:
     refuse_unless(step["committed_round"] < step["round"], "BAD_FIELD", "committed_round")
     check_accepted(step, "committed_accepted", outcome, limits)
     within(step, "hidden_rows", 0, limits["hidden_rows"])
+    count, states = step["token_count"], limits.get("features", 0) & STATES
+    if states and step["hidden_rows"]:
+        refuse_unless(step["hidden_rows"] < count, "BAD_FIELD", "hidden_rows")
     within(step, "processor_bytes", 0, MOST_PROCESSOR_BYTES)
-    row_bytes = HIDDEN_ITEM_BYTES[limits["hidden_dtype"]] * limits["hidden_width"]
-    count = step["token_count"]
+    row_bytes = HIDDEN_ITEM_BYTES[limits["hidden_dtype"]] * row_elements(limits)
     before = 4 * count + step["hidden_rows"] * row_bytes
     refuse_unless(len(tail) == before + step["processor_bytes"], "BAD_LENGTH", "")
     step["tokens"] = list(struct.unpack(f"<{count}i", tail[: 4 * count]))
@@ -207,6 +248,8 @@ def check_step(step: Message, tail: bytes, limits: Limits) -> None:
     step["processors"] = tail[before:]
     inside = all(0 <= token < limits["vocab_size"] for token in step["tokens"])
     refuse_unless(inside, "ID_OUT_OF_RANGE", "token")
+    finite = not states or all_finite(step["hidden"], limits["hidden_dtype"])
+    refuse_unless(finite, "BAD_FIELD", "hidden_rows")
     read_processors(step["processors"], limits["vocab_size"])
 
 
@@ -349,6 +392,16 @@ def tickets(binary32: bytes) -> int:
 
 
 # Writing -----------------------------------------------------------------------------------------
+
+
+def write_hello(hello: Mapping[str, Any]) -> bytes:
+    """The payload of a HELLO, with the layers behind it where its drafter has STATES (P36)."""
+    head = write_fields("HELLO", {**hello})
+    if hello["role"] != 2 or not hello.get("features", 0) & STATES:
+        return head
+    layers: Sequence[int] = hello["hidden_layers"]
+    projection: bytes = hello["projection"]
+    return head + struct.pack(f"<{len(layers) + 1}H", len(layers), *layers) + projection
 
 
 def write_step(

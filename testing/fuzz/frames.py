@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -16,7 +17,7 @@ from draftwire.wire.agreement import Agreed
 from draftwire.wire.frames import Bounds, FrameReader
 from draftwire.wire.registry import MessageType, Role, WireVersion
 from spec.generators.vectors import frames as good
-from spec.generators.vectors import mirrored, stopped
+from spec.generators.vectors import mirrored, states, stopped
 from spec.oracle import keys, messages
 from spec.oracle.agreement import agree
 from spec.oracle.frames import TYPES, Fields, Refused, read_fields, read_frames, write_fields
@@ -67,8 +68,9 @@ def early() -> Iterator[Context]:
     """Before anything is agreed."""
     for version in (1, 2):
         hellos = [good.HELLO_V1, good.DRAFTER_V1] if version == 1 else [good.HELLO, good.DRAFTER]
+        hellos += [states.FUSING, states.FUSABLE] if version == 2 else []
         greeting = tuple(
-            Piece(version, MessageType.HELLO, write_fields("HELLO", hello)) for hello in hellos
+            Piece(version, MessageType.HELLO, messages.write_hello(hello)) for hello in hellos
         )
         shake = tuple(
             Piece(version, kind, bytes(range(32)))
@@ -109,6 +111,8 @@ def later() -> Iterator[Context]:
         "v2, two shards": {**v2, "shard_count": 2},
         "v2, mirrored": mirrored.MIRRORED,
         "v2, stopped early": stopped.STOPPED,
+        "v2, states": states.RAW,
+        "v2, fused states": states.FUSED,
     }
     receivers: tuple[tuple[str, Role | None, str], ...] = (
         ("anyone", None, ""),
@@ -145,7 +149,7 @@ def frames_of(version: int) -> Iterator[Piece]:
             yield from cut(bytes.fromhex(vector["bytes"])) if not vector.get("refused") else ()
     if version == 2:
         yield from shards()
-        for vector in mirrored.good_steps():
+        for vector in chain(mirrored.good_steps(), states.good_steps()):
             yield from cut(bytes.fromhex(vector["bytes"]))
     yield Piece(version, MessageType.ERROR, write_fields("ERROR", ERROR))
 
@@ -249,11 +253,12 @@ def check_hellos(data: bytes, context: Context) -> None:
     """Where a HELLO has come, hold what each side agrees to against the oracle (P7, P8)."""
     if context.limits is not None or MessageType.HELLO not in context.bounds.payload:
         return
-    one = good.HELLO_V1 if context.version == 1 else good.HELLO
-    other = good.DRAFTER_V1 if context.version == 1 else good.DRAFTER
+    one = good.HELLO_V1 if context.version == 1 else states.FUSING
+    other = good.DRAFTER_V1 if context.version == 1 else states.FUSABLE
     for kind, payload in outline([data], context)[0]:
         if kind == "HELLO":
-            theirs, _ = read_fields("HELLO", payload)
+            theirs, tail = read_fields("HELLO", payload)
+            messages.check_states(theirs, tail)
             for verifier, drafter, mine in ((theirs, other, other), (one, theirs, one)):
                 check_agreement(verifier, drafter, mine, context.version)
 
@@ -263,7 +268,7 @@ def check_agreement(verifier: Fields, drafter: Fields, mine: Fields, version: in
 
     A verifier refuses an answer that raises what it offered as well, which the oracle leaves out.
     """
-    hellos = [hello_of(write_fields("HELLO", each).hex(), version) for each in (verifier, drafter)]
+    hellos = [hello_of(messages.write_hello(each).hex(), version) for each in (verifier, drafter)]
     if mine is verifier:
         hellos.reverse()
     theirs, ours = hellos

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -44,9 +45,11 @@ from draftwire.wire.processors import (
 from draftwire.wire.registry import (
     MAX_PROCESSOR_BYTES,
     MAX_SEQUENCE,
+    MAX_STATE_LAYERS,
     PRECISION,
     Q_SEMANTIC,
     RNG_ABI,
+    STATE_DTYPES,
     TOTAL,
     VERIFIER_SEMANTIC,
     Adaptation,
@@ -59,6 +62,7 @@ from draftwire.wire.registry import (
     Status,
     WireVersion,
 )
+from draftwire.wire.states import has_block
 
 VERIFIER = Hello(
     role=Role.VERIFIER,
@@ -95,6 +99,10 @@ DRAFTER = replace(
 AGREED = agree(VERIFIER, DRAFTER)
 WIDE = {"features": Feature.MIRROR, "max_step_bytes": 512 + MAX_PROCESSOR_BYTES}
 AGREED_MIRRORED = agree(replace(VERIFIER, **WIDE), replace(DRAFTER, **WIDE))  # type: ignore[arg-type]
+READS: dict[str, Any] = {"features": Feature.STATES, "hidden_layers": (1, 3)}
+OFFERS_STATES = replace(VERIFIER, features=Feature.STATES)
+READS_STATES = replace(DRAFTER, **READS)
+AGREED_STATES = agree(OFFERS_STATES, READS_STATES)
 AGREED_V1 = agree(
     replace(VERIFIER, layouts=LayoutSet.IDS_ONLY), replace(DRAFTER, layouts=LayoutSet.IDS_ONLY)
 )
@@ -158,6 +166,9 @@ def policies(draw: st.DrawFn, agreed: Agreed) -> ProposalPolicy:
     )
 
 
+_FINITE = bytes(each & 0x3F for each in range(256))  # no exponent of ones alone is left
+
+
 @st.composite
 def steps(draw: st.DrawFn, agreed: Agreed) -> Step:
     tokens = tuple(draw(st.lists(token, max_size=20)))
@@ -168,7 +179,10 @@ def steps(draw: st.DrawFn, agreed: Agreed) -> Step:
     if outcome != Outcome.NONE:
         most = 0 if outcome == Outcome.TARGET_ONLY else agreed.max_depth
         rider = CommitRider(draw(st.integers(1, number - 1)), draw(st.integers(0, most)), outcome)
-    rows = draw(st.integers(0, agreed.hidden_rows))
+    most = agreed.hidden_rows
+    if agreed.states is not None:  # no state of the anchor is known
+        most = min(most, max(len(tokens) - 1, 0))
+    rows = draw(st.integers(0, most))
     size = rows * agreed.hidden_row_bytes
     return Step(
         session=draw(st.integers(1, 2**64 - 1)),
@@ -184,7 +198,9 @@ def steps(draw: st.DrawFn, agreed: Agreed) -> Step:
         base=base,
         tokens=tokens,
         hidden_rows=rows,
-        hidden=draw(st.binary(min_size=size, max_size=size)),
+        hidden=draw(st.binary(min_size=size, max_size=size))
+        if agreed.states is None
+        else draw(st.binary(min_size=size, max_size=size)).translate(_FINITE),
     )
 
 
@@ -268,9 +284,16 @@ def hellos(draw: st.DrawFn, version: WireVersion) -> Hello:
     vocab_size = draw(st.integers(1, 2**24))
     v2 = [LayoutSet.DENSE, LayoutSet.SPARSE, LayoutSet.DENSE | LayoutSet.SPARSE]
     rows = draw(u16)
+    role = draw(st.sampled_from(Role))
+    features = Feature(draw(st.integers(0, 255)) if version == WireVersion.V2 else 0)
     dtypes = [dtype for dtype in HiddenDtype if dtype or not rows]
+    if Feature.STATES in features:
+        rows, dtypes = max(rows, 1), sorted(STATE_DTYPES)
+    layers: tuple[int, ...] = ()
+    if has_block(role, features):
+        layers = tuple(sorted(draw(st.sets(u16, min_size=1, max_size=MAX_STATE_LAYERS))))
     return Hello(
-        role=draw(st.sampled_from(Role)),
+        role=role,
         adaptation=draw(st.sampled_from(Adaptation)),
         layouts=draw(st.sampled_from(v2)) if version == WireVersion.V2 else LayoutSet.IDS_ONLY,
         vocab_size=vocab_size,
@@ -293,7 +316,9 @@ def hellos(draw: st.DrawFn, version: WireVersion) -> Hello:
         tokenizer_hash=draw(hash_),
         draft_identity=draw(hash_),
         target_identity=draw(hash_),
-        features=Feature(draw(st.integers(0, 255)) if version == WireVersion.V2 else 0),
+        features=features,
+        hidden_layers=layers,
+        projection=draw(hash_) if layers and Feature.FUSED in features else b"",
     )
 
 
@@ -357,6 +382,9 @@ MIRRORED_STEP = replace(
     ),
 )
 """A STEP with a processor of each kind; for AGREED_MIRRORED."""
+STATES_STEP = replace(STEP, hidden_rows=2, hidden=bytes(range(22)) + b"\0\x7f")
+"""A STEP with two rows of states, 2 layers of 3 elements; for AGREED_STATES; its last element
+is one bit from infinity."""
 REPLY = Reply(
     session=7,
     slot=1,

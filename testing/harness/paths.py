@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from draftwire.drafter.early_stop import EarlyStop, StopMaker
@@ -102,7 +103,11 @@ def drafting(
     stop: the rule of each session; without one the client agrees on no early stop.
     """
     program = DrafterProgram(
-        engine, config or DrafterConfig(), source=source, stop=stop or EarlyStop
+        engine,
+        config or DrafterConfig(),
+        source=source,
+        stop=stop or EarlyStop,
+        clock=clock or monotonic,
     )
     early = stop is not None
     hello = VerifierConfig(version=version, early_stop=early).hello(target)

@@ -43,6 +43,7 @@ from spec.oracle import frames as oracle
 from testing.harness.messages import (
     AGREED,
     AGREED_MIRRORED,
+    AGREED_STATES,
     AGREED_V1,
     COMMIT,
     COMPLETE,
@@ -101,7 +102,7 @@ def test_examples_come_back(message: Message) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_every_valid_message_comes_back_in_both_versions(data: st.DataObject) -> None:
-    agreed = data.draw(st.sampled_from([AGREED, AGREED_V1, AGREED_MIRRORED]))
+    agreed = data.draw(st.sampled_from([AGREED, AGREED_V1, AGREED_MIRRORED, AGREED_STATES]))
     message = data.draw(messages(agreed))
     assert decoded(message, agreed, agreed.version) == message
 
@@ -112,7 +113,7 @@ def test_any_bytes_are_a_message_that_encodes_to_them_or_one_protocol_error(
     data: st.DataObject,
 ) -> None:
     """The codec's sentence; mutated payloads of valid messages and plain noise."""
-    agreed = data.draw(st.sampled_from([AGREED, AGREED_V1, AGREED_MIRRORED, None]))
+    agreed = data.draw(st.sampled_from([AGREED, AGREED_V1, AGREED_MIRRORED, AGREED_STATES, None]))
     limits = agreed or AGREED
     message = data.draw(messages(limits))
     kind = data.draw(st.one_of(st.just(message_type(message)), st.sampled_from(MessageType)))

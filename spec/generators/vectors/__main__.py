@@ -19,6 +19,7 @@ from spec.generators.vectors import (
     mirrored,
     orders,
     refusals,
+    states,
     stopped,
     verdicts,
     verifiers,
@@ -40,6 +41,7 @@ KINDS: dict[str, Callable[[], Iterable[Vector]]] = {
         orders.vectors(),
         mirrored.frames(),
         stopped.frames(),
+        states.frames(),
     ),
     "transcripts": lambda: chain(
         drafters.drafters(), verifiers.vectors(), keyed.vectors(), limited.vectors()

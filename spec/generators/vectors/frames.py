@@ -10,7 +10,7 @@ from spec.generators.vectors.form import Vector
 from spec.oracle import frames, messages
 from spec.oracle.agreement import agree
 from spec.oracle.frames import LAYOUTS, TYPE_NUMBERS, crc32c, table, write_fields, write_frame
-from spec.oracle.messages import write_reply, write_row, write_step
+from spec.oracle.messages import write_hello, write_reply, write_row, write_step
 
 Fields = dict[str, Any]
 DENSE, SPARSE, IDS_ONLY = LAYOUTS["DENSE"], LAYOUTS["SPARSE"], LAYOUTS["IDS_ONLY"]
@@ -145,6 +145,10 @@ def shown(name: str, message: Mapping[str, Any]) -> Fields:
         elif isinstance(value, bytes):
             value = value.hex()
         result[field] = value
+    if name == "HELLO" and "hidden_layers" in message:
+        result["hidden_layers"] = message["hidden_layers"]
+        if message["projection"]:
+            result["projection"] = message["projection"].hex()
     if name == "STEP":
         result |= {"tokens": message["tokens"], "hidden": message["hidden"].hex()}
         if message["processors"]:
@@ -201,13 +205,13 @@ def judged(reply: Fields, limits: Mapping[str, Any]) -> Fields:
 
 
 def numbers(limits: Mapping[str, Any] | None) -> Fields | None:
-    """The limits that are whole numbers."""
+    """The limits that are whole numbers, and the layers whose states are agreed."""
     if limits is None:
         return None
     return {
         name: value
         for name, value in limits.items()
-        if isinstance(value, int) and (value or name not in ONCE_RESERVED)
+        if isinstance(value, int | list) and (value or name not in ONCE_RESERVED)
     }
 
 
@@ -332,8 +336,8 @@ def hello(note: str, verifier: Fields, drafter: Fields, field: str = "") -> Vect
         "op": "hello",
         "note": note,
         "version": version,
-        "verifier": payload_of("HELLO", verifier).hex(),
-        "drafter": payload_of("HELLO", drafter).hex(),
+        "verifier": write_hello(verifier).hex(),
+        "drafter": write_hello(drafter).hex(),
     }
     try:
         limits = agree(verifier, drafter)

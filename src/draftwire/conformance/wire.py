@@ -59,6 +59,7 @@ def agreed_of(limits: Vector | None) -> Agreed | None:
     numbers["adaptation"] = Adaptation(numbers["adaptation"])
     return Agreed(
         **numbers,
+        hidden_layers=tuple(limits.get("hidden_layers", ())),
         q_semantic=registry.Q_SEMANTIC,
         verifier_semantic=registry.VERIFIER_SEMANTIC,
         rng_abi=registry.RNG_ABI,
@@ -105,6 +106,10 @@ def read_frame(frame: Frame, agreed: Agreed | None) -> Vector:
     expect(f"{frame.type.name} encoded again", again.hex(), bytes(frame.payload).hex())
     fields = dict(shown_fields(frame.type, frame.payload))
     result: Vector = {"type": frame.type.name, "fields": fields}
+    if isinstance(message, Hello) and message.hidden_layers:
+        fields["hidden_layers"] = list(message.hidden_layers)
+        if message.projection:
+            fields["projection"] = message.projection.hex()
     if isinstance(message, Step):
         fields |= {"tokens": list(message.tokens), "hidden": bytes(message.hidden).hex()}
         if message.policy.processors:
@@ -182,7 +187,9 @@ def check_hello(vector: Vector) -> None:
         expect("refusal", found, (vector.get("refused"), vector.get("field")))
         return
     expect("refusal", None, vector.get("refused"))
-    numbers = {name: int(getattr(agreed, name)) for name in NUMBERS}
+    numbers: Vector = {name: int(getattr(agreed, name)) for name in NUMBERS}
+    if agreed.hidden_layers:
+        numbers["hidden_layers"] = list(agreed.hidden_layers)
     due = {"features": 0} | vector["agreed"]
     expect("agreement", {**numbers, "version": int(agreed.version)}, due)
     if drafter.role is Role.DRAFTER:

@@ -6,10 +6,14 @@ The engine knows nothing of sockets, policies, counts or random words. It turns 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from draftwire.wire.identity import ModelIdentity
 from draftwire.wire.registry import Adaptation
+from draftwire.wire.states import StateFormat
 
 
 class DraftContext(Protocol):
@@ -21,6 +25,7 @@ class DraftContext(Protocol):
 
 
 Context = TypeVar("Context", bound=DraftContext)
+ReadContext = TypeVar("ReadContext", bound=DraftContext, contravariant=True)
 
 
 class DraftEngine(ModelIdentity, Protocol[Context]):
@@ -49,3 +54,27 @@ class DraftEngine(ModelIdentity, Protocol[Context]):
         model's rounding depends on the batch, the law is the same. Raises only when the whole batch
         failed.
         """
+
+
+@runtime_checkable
+class ReadsStates(Protocol[ReadContext]):
+    """A drafting model that is fed with hidden states of the target (P36)."""
+
+    @property
+    def state_format(self) -> StateFormat:
+        """What it reads, raw; ``fused`` is False here."""
+
+    def fuse(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Project raw rows (R, n x d) to fused ones (R, d), as the model does first of all."""
+
+    def take_states(self, context: ReadContext, first: int, rows: NDArray[np.float32]) -> None:
+        """Read the states of the committed tokens at positions ``first``, ``first`` + 1, ...
+
+        rows: finite, (R, d) fused, or (R, n x d) raw. They come between ``truncate`` and the
+        ``forward`` of the same round, for tokens before the anchor, whose own state is not known
+        yet. ``truncate`` to a length forgets the states from there on. Where states of a
+        position are missing the model drafts without them.
+        """
+
+    def states_held(self, context: ReadContext) -> int:
+        """Return n: the states of the first n positions are held, without a gap."""

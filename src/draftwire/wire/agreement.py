@@ -30,6 +30,7 @@ from draftwire.wire.registry import (
     Role,
     WireVersion,
 )
+from draftwire.wire.states import MOST_BLOCK_BYTES, StateFormat
 
 _STEP_BYTES: Final = PAYLOAD_TABLES[MessageType.STEP].bytes
 _REPLY_BYTES: Final = PAYLOAD_TABLES[MessageType.REPLY].bytes
@@ -93,6 +94,16 @@ class Agreed:
     draft_identity: bytes
     target_identity: bytes
     features: Feature = NO_FEATURES
+    hidden_layers: tuple[int, ...] = ()
+    projection: bytes = b""
+
+    @cached_property
+    def states(self) -> StateFormat | None:
+        """What a row of states in STEP holds; None where they were not agreed (P36)."""
+        if Feature.STATES not in self.features:
+            return None
+        fused = Feature.FUSED in self.features
+        return StateFormat(self.hidden_layers, self.hidden_width, self.hidden_dtype, fused)
 
     @cached_property
     def mirrors(self) -> bool:
@@ -117,6 +128,8 @@ class Agreed:
     @cached_property
     def hidden_row_bytes(self) -> int:
         """Bytes of one hidden-state row in STEP."""
+        if self.states is not None:
+            return self.states.row_bytes
         return HIDDEN_ITEM_BYTES[self.hidden_dtype] * self.hidden_width
 
 
@@ -149,7 +162,11 @@ def agree(mine: Hello, theirs: Hello) -> Agreed:
         _refuse("layouts", f"no common layout: {mine.layouts!r} here, {theirs.layouts!r} there")
     if mine.role == Role.VERIFIER:
         _check_answer(mine, theirs)
-    hidden = _agree_hidden(mine, theirs, smaller["hidden_rows"])
+    features = _agree_features(mine, theirs)
+    if Feature.STATES in (mine.features | theirs.features) & ~features:
+        smaller["hidden_rows"] = 0
+    hidden = _agree_hidden(mine, theirs, smaller["hidden_rows"], features)
+    drafter = mine if mine.role is Role.DRAFTER else theirs
     agreed = Agreed(
         layouts=layouts,
         vocab_size=mine.vocab_size,
@@ -165,7 +182,9 @@ def agree(mine: Hello, theirs: Hello) -> Agreed:
         tokenizer_hash=mine.tokenizer_hash,
         draft_identity=_agree_identity(mine, theirs, "draft_identity"),
         target_identity=_agree_identity(mine, theirs, "target_identity"),
-        features=mine.features & theirs.features,
+        features=features,
+        hidden_layers=drafter.hidden_layers if Feature.STATES in features else (),
+        projection=drafter.projection if Feature.FUSED in features else b"",
         **smaller,
     )
     _check_sizes(agreed)
@@ -178,6 +197,8 @@ def answer(mine: Hello, agreed: Agreed) -> Hello:
         *_SMALLER,
         "layouts",
         "features",
+        "hidden_layers",
+        "projection",
         "hidden_dtype",
         "hidden_width",
         "adaptation",
@@ -251,6 +272,9 @@ def bounds(
         kinds = set(MessageType) - HANDSHAKE_TYPES
         limits[MessageType.STEP] = (step_bytes(0), agreed.max_step_bytes)
         limits[MessageType.REPLY] = (limits[MessageType.REPLY][0], agreed.max_reply_bytes)
+    if receiver is not Role.DRAFTER:  # a verifier's HELLO has fixed fields alone
+        least = limits[MessageType.HELLO][0]
+        limits[MessageType.HELLO] = (least, least + MOST_BLOCK_BYTES)
     if receiver is not None:
         peer = Role.DRAFTER if receiver == Role.VERIFIER else Role.VERIFIER
         kinds = {kind for kind in kinds if peer in SENDERS[kind]}
@@ -306,9 +330,21 @@ def _agree_identity(mine: Hello, theirs: Hello, field: str) -> bytes:
     return ours
 
 
-def _agree_hidden(mine: Hello, theirs: Hello, rows: int) -> tuple[HiddenDtype, int]:
+def _agree_features(mine: Hello, theirs: Hello) -> Feature:
+    """Those of both; rows are fused only where there are any (P33, P36)."""
+    features = mine.features & theirs.features
+    return features if Feature.STATES in features else features & ~Feature.FUSED
+
+
+def _agree_hidden(
+    mine: Hello, theirs: Hello, rows: int, features: Feature
+) -> tuple[HiddenDtype, int]:
+    """The element type is the verifier's and the width the drafter's, where states are agreed."""
     if not rows:
         return HiddenDtype.NONE, 0
+    if Feature.STATES in features:
+        verifier, drafter = (mine, theirs) if mine.role is Role.VERIFIER else (theirs, mine)
+        return verifier.hidden_dtype, drafter.hidden_width
     _require_equal("hidden_dtype", mine.hidden_dtype.name, theirs.hidden_dtype.name)
     _require_equal("hidden_width", mine.hidden_width, theirs.hidden_width)
     return mine.hidden_dtype, mine.hidden_width
@@ -324,6 +360,8 @@ def _check_answer(offer: Hello, answered: Hello) -> None:
         _refuse("layouts", f"{answered.layouts!r} is more than the {offer.layouts!r} offered")
     if answered.features & ~offer.features:
         _refuse("features", f"{answered.features!r} is more than the {offer.features!r} offered")
+    if Feature.STATES in answered.features and answered.hidden_dtype != offer.hidden_dtype:
+        _require_equal("hidden_dtype", offer.hidden_dtype.name, answered.hidden_dtype.name)
 
 
 def _check_sizes(agreed: Agreed) -> None:

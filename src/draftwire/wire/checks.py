@@ -29,6 +29,7 @@ from draftwire.wire.registry import (
     MAX_TEMPERATURE,
     MAX_VOCABULARY,
     MIN_TEMPERATURE,
+    STATE_DTYPES,
     TOTAL,
     WITH_SUPPORT,
     Adaptation,
@@ -42,6 +43,7 @@ from draftwire.wire.registry import (
     Status,
     WireVersion,
 )
+from draftwire.wire.states import decode_block, finite, has_block
 
 Values = dict[str, Any]
 Number = TypeVar("Number", bound=IntEnum)
@@ -50,7 +52,7 @@ LEAST_REPLY_BYTES: Final = reply_bytes(Layout.IDS_ONLY, 1, 1, 0)
 """Payload bytes of the smallest REPLY there is."""
 
 _ALL_LAYOUTS: Final = sum(LayoutSet)
-_VARIABLE: Final = frozenset({MessageType.STEP, MessageType.REPLY})  # more than fixed fields
+_VARIABLE: Final = frozenset({MessageType.HELLO, MessageType.STEP, MessageType.REPLY})
 
 
 def checked(
@@ -69,6 +71,7 @@ def checked(
     values = table.unpack(payload, _unused(type, version, agreed))
     if type is MessageType.HELLO:
         check_hello(values, version)
+        check_states_block(values, payload[table.bytes :])
     elif type is MessageType.ERROR:
         check_error(values)
     elif type not in _EARLY:
@@ -162,6 +165,20 @@ def check_hello(values: Values, version: WireVersion) -> None:
     dtype = _member(values, "hidden_dtype", HiddenDtype)
     if values["hidden_rows"] and (dtype == HiddenDtype.NONE or not values["hidden_width"]):
         _bad("hidden_rows", "rows without an element type or a width")
+    if Feature.STATES in values["features"]:
+        if not values["hidden_rows"]:
+            _bad("hidden_rows", "is zero where states are offered")
+        if dtype not in STATE_DTYPES:
+            _bad("hidden_dtype", f"{dtype.name} is none that states have")
+
+
+def check_states_block(values: Values, block: memoryview) -> None:
+    """What stands behind HELLO's fields: the layers that a drafter reads, or nothing (P36)."""
+    if has_block(values["role"], values["features"]):
+        found = decode_block(block.tobytes(), values["features"])
+        values["hidden_layers"], values["projection"] = found
+    else:
+        require_length(block.nbytes, 0)
 
 
 def check_error(values: Values) -> None:
@@ -238,11 +255,14 @@ def check_step(values: Values, payload: memoryview, agreed: Agreed) -> None:
         _bad("committed_round", "is not before this round")
     _check_accepted(values, "committed_accepted", outcome, agreed)
     _within(values, "hidden_rows", 0, agreed.hidden_rows)
+    if agreed.states is not None and values["hidden_rows"] >= max(values["token_count"], 1):
+        _bad("hidden_rows", "there are no tokens before the anchor for so many")
     _within(values, "processor_bytes", 0, MAX_PROCESSOR_BYTES)
     count, head = values["token_count"], PAYLOAD_TABLES[MessageType.STEP].bytes
     rows, size = values["hidden_rows"], values["processor_bytes"]
     require_length(payload.nbytes, step_bytes(count, rows, agreed.hidden_row_bytes, size))
     check_tokens(struct.unpack_from(f"<{count}i", payload, head), agreed)
+    check_states(rows, payload[head + 4 * count : payload.nbytes - size], agreed)
     decode_processors(payload[payload.nbytes - size :].tobytes(), agreed.vocab_size)
 
 
@@ -260,6 +280,12 @@ def check_tokens(tokens: Sequence[int], agreed: Agreed) -> None:
             f"a committed id is outside 0..{agreed.vocab_size - 1}",
             field="token",
         )
+
+
+def check_states(rows: int, hidden: memoryview, agreed: Agreed) -> None:
+    """States of the target are finite; rows that nothing was agreed of are opaque (P37)."""
+    if rows and agreed.states is not None and not finite(hidden, agreed.hidden_dtype):
+        _bad("hidden_rows", "an element is infinite or not a number")
 
 
 def check_reply(values: Values, payload: memoryview, agreed: Agreed) -> None:

@@ -51,6 +51,7 @@ from draftwire.wire.registry import (
     Status,
     WireVersion,
 )
+from draftwire.wire.states import encode_block, finite, has_block
 
 Parts = list[bytes | memoryview]
 
@@ -98,6 +99,8 @@ def encode(message: Message) -> Parts:
         return _step_parts(head, message)
     if isinstance(message, Reply):
         return _reply_parts(head, message)
+    if isinstance(message, Hello) and has_block(message.role, message.features):
+        head += encode_block(message.hidden_layers, message.projection, message.features)
     return [head]
 
 
@@ -166,6 +169,7 @@ def _read_step(payload: memoryview, agreed: Agreed) -> Step | None:
         or accepted > agreed.max_depth
         or (accepted and outcome in _NO_DRAFTS)
         or hidden_rows > agreed.hidden_rows
+        or (hidden_rows >= max(count, 1) and agreed.states is not None)
         or len(payload) != step_bytes(count, hidden_rows, agreed.hidden_row_bytes, processor_bytes)
         or (processors and not well_formed(processors, agreed.vocab_size))
     ):
@@ -175,6 +179,8 @@ def _read_step(payload: memoryview, agreed: Agreed) -> Step | None:
         return None
     rider = CommitRider(committed_round, accepted, outcome)
     rows = payload[_STEP.size + 4 * count : len(payload) - processor_bytes]
+    if hidden_rows and agreed.states is not None and not finite(rows, agreed.hidden_dtype):
+        return None
     hidden = rows if hidden_rows else b""
     return Step(
         session, slot, generation, round_, anchor, policy, rider, context_version, proposal_key,

@@ -10,7 +10,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from draftwire.errors import ProtocolError, ProtocolErrorCode
-from draftwire.wire.registry import PAYLOAD_FIELDS, POSITION_FIELDS, Field, MessageType
+from draftwire.wire.registry import (
+    HELLO_STATES_FIELDS,
+    PAYLOAD_FIELDS,
+    POSITION_FIELDS,
+    Field,
+    MessageType,
+)
 
 _FORMATS: Final = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "f32": "f"}
 _SIZED: Final = re.compile(r"(bytes|text)(\d+)")
@@ -137,6 +143,8 @@ PAYLOAD_TABLES: Final = {
 POSITION_TABLE: Final = FieldTable(POSITION_FIELDS)
 
 FIELD_NAMES: Final = frozenset(
-    field.name for table in (*PAYLOAD_FIELDS.values(), POSITION_FIELDS) for field in table
+    field.name
+    for table in (*PAYLOAD_FIELDS.values(), POSITION_FIELDS, HELLO_STATES_FIELDS)
+    for field in table
 )
 """Every name that the ``field`` of an ERROR may hold."""

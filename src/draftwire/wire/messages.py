@@ -31,7 +31,11 @@ _ROW: Final = POSITION_TABLE.record
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a peer is and how much it will take; see HELLO_FIELDS."""
+    """What a peer is and how much it will take; see HELLO_FIELDS.
+
+    hidden_layers, projection: of a drafter that reads states of the target (P36); empty otherwise,
+    and projection where rows are raw.
+    """
 
     role: Role
     adaptation: Adaptation
@@ -57,6 +61,8 @@ class Hello:
     draft_identity: bytes
     target_identity: bytes
     features: Feature = NO_FEATURES
+    hidden_layers: tuple[int, ...] = ()
+    projection: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +102,8 @@ class CommitRider:
 class Step:
     """Ask for one proposal from the committed prefix; see STEP_FIELDS.
 
-    tokens: the committed tokens from position ``base`` up to the anchor. hidden: raw rows, may be
-    empty.
+    tokens: the committed tokens from position ``base`` up to the anchor. hidden: rows of states, of
+    the first ``hidden_rows`` of them (P37); may be empty.
     """
 
     session: int

@@ -37,6 +37,7 @@ MAX_TEMPERATURE: Final = 2.0**14
 MAX_PROCESSOR_BYTES: Final = 1 << 14  # mirrored processors of one STEP, all together
 MAX_PROCESSORS: Final = 16
 MAX_SEQUENCE: Final = 64  # ids of an n-gram, or of a sequence with a bias
+MAX_STATE_LAYERS: Final = 64  # of the target, in a row of hidden states
 MAX_PENALTY: Final = 2.0**14  # of any penalty or bias; a repetition penalty is 1 over it or more
 
 
@@ -142,7 +143,9 @@ class Feature(IntFlag):
     """Extensions offered or agreed in HELLO; bits without a member are ignored (P33)."""
 
     MIRROR = 1 << 0  # STEP may hold processors of the target that the drafter applies, too
+    STATES = 1 << 1  # STEP may hold hidden states of the target that the drafter reads
     EARLY_STOP = 1 << 3  # a drafter may admit fewer drafts than K, each before it is drawn
+    FUSED = 1 << 4  # with STATES: the verifier applies the drafter's projection to them
 
 
 NO_FEATURES: Final = Feature(0)
@@ -175,6 +178,9 @@ HIDDEN_ITEM_BYTES: Final = {
     HiddenDtype.BFLOAT16: 2,
     HiddenDtype.FLOAT32: 4,
 }
+
+STATE_DTYPES: Final = frozenset({HiddenDtype.BFLOAT16, HiddenDtype.FLOAT32})
+"""Element types of rows that have a meaning (P36)."""
 
 
 class Outcome(IntEnum):
@@ -230,7 +236,7 @@ HELLO_FIELDS: Final = (
     Field("hidden_rows", "u16", "most target hidden-state rows in a STEP; 0 = none"),
     Field("hidden_dtype", "u8", "element type of hidden-state rows"),
     Field("features", "u8", "extensions offered (verifier) or agreed (drafter), a bit each"),
-    Field("hidden_width", "u32", "elements in a hidden-state row"),
+    Field("hidden_width", "u32", "elements of one layer's state in a hidden-state row"),
     Field("q_semantic", "text32", "semantic id of q"),
     Field("verifier_semantic", "text32", "id of the verification rule"),
     Field("rng_abi", "text32", "id of the keyed generator"),
@@ -242,6 +248,12 @@ HELLO_FIELDS: Final = (
     ),
     Field("target_identity", "bytes32", "SHA-256 of the target; from a drafter, zero = any"),
 )
+
+HELLO_STATES_FIELDS: Final = (
+    Field("hidden_layers", "u16", "layers of the target that a row holds; then each, u16"),
+    Field("projection", "bytes32", "SHA-256 of the projection of fused rows; only with FUSED"),
+)
+"""Behind the drafter's fixed fields where it has STATES (P36)."""
 
 STEP_FIELDS: Final = (
     Field("session", "u64", "session id, chosen by the verifier, unique on its connection"),
@@ -267,7 +279,7 @@ STEP_FIELDS: Final = (
     Field("token_count", "u32", "tokens that follow; base + token_count = anchor + 1"),
     Field("hidden_rows", "u16", "hidden-state rows that follow the tokens"),
     Field("processor_bytes", "u16", "bytes of processors behind the rows; 0 unless agreed"),
-)  # then token_count x i32, then hidden_rows x hidden_width elements, then the processors
+)  # then token_count x i32, then the hidden-state rows, then the processors
 
 REPLY_FIELDS: Final = (
     Field("session", "u64", "as in STEP"),
