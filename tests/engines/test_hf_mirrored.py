@@ -27,7 +27,6 @@ from testing.harness.tiny_models import tiny_llama, tiny_tokenizer
 from tests.engines.hook_calls import PROMPT, V, local_drafter, run
 
 
-
 def assert_same(rows: torch.Tensor, expected: torch.Tensor) -> None:
     """The same laws: a forced token has its logit on one side, and 0 on the other."""
     laws = (each.double().softmax(-1) for each in (rows, expected))
