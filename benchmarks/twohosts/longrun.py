@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Final
 
-from draftwire.verifier.breaker import Breaker, Choice
+from draftwire.verifier.breaker import Breaker, Choice, Gain
 
 _PLAYS: Final = 19  # of resampled rounds; the least of so many is a bound at a level of 95%
 
@@ -44,12 +44,14 @@ def long_run(
     if not alone or not drafted:
         raise ValueError("nothing was measured")
     plain, asked = cycle(alone), cycle(drafted)
-    breaker = Breaker()
+    request = Breaker().open()
+    most = max(emitted for _, emitted in drafted)
     spent, tokens, rounds, drafts = 0.0, 0, 0, 0
     while spent < seconds:
-        choice = breaker.admits()
+        choice = request.admits()
         took, emitted = next(asked) if choice is Choice.DRAFT else (next(plain), 1)
-        breaker.finished(choice, took, emitted, first=False)
+        gain = Gain(emitted, most, came=choice is Choice.DRAFT)
+        request.finished(choice, took, gain, first=False)
         spent += took
         tokens += emitted
         rounds += 1

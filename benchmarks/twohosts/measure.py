@@ -41,6 +41,7 @@ from benchmarks.twohosts.ways import (
     Watched,
     Way,
     costs,
+    pauses,
     settle,
     take_turns,
 )
@@ -195,7 +196,11 @@ def found(pair: Pair, ways: Sequence[Way]) -> PairFound:
             if played.cost > LIMIT:  # is that so, or did a few rounds decide?
                 bound = least_cost(alone, asked, LONG_RUN_SECONDS)
                 played = replace(played, least=bound)
-            breaker = BreakerFound(way.breaker.state.value, way.breaker.pauses, played)
+            breaker = BreakerFound(
+                "open" if pauses(way.breaker) else "closed",
+                sum(way.breaker.pauses_by_scope.values()),
+                played,
+            )
         spread = Spread.of(list(way.rates.values()))
         cost = costs(ways[0].rates, way.rates)
         results.append(WayFound(way.name, spread, cost, way.report, breaker))

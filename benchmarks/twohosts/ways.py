@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
-from draftwire.verifier.breaker import Breaker, BreakerState, Choice
+from draftwire.verifier.breaker import Breaker, BreakerState, Choice, Gain, Paused, RequestBreaker
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.engine import TargetEngine
 from draftwire.verifier.generate import generate
@@ -46,15 +46,24 @@ class Watched(Breaker):
         super().__init__()
         self.rounds: list[tuple[float, int]] = []
 
-    def admits(self) -> Choice:
+    def admits(self, requests: Sequence[RequestBreaker], size: int | None = None) -> list[Choice]:
         """Draft."""
-        return Choice.DRAFT
+        return [Choice.DRAFT] * len(requests)
 
-    def finished(self, choice: Choice, seconds: float, tokens: float, *, first: bool) -> bool:
+    def finished(
+        self,
+        requests: Sequence[RequestBreaker],
+        choices: Sequence[Choice],
+        gains: Sequence[Gain],
+        seconds: float,
+        *,
+        waited: float = 0.0,
+        first: bool = False,
+    ) -> list[Paused]:
         """Keep the round, unless it read a prompt."""
         if not first:
-            self.rounds.append((seconds, round(tokens)))
-        return False
+            self.rounds.append((seconds, gains[0].tokens))
+        return []
 
 
 @dataclass
@@ -104,6 +113,11 @@ class Way:
         return total
 
 
+def pauses(breaker: Breaker) -> bool:
+    """Whether a text that begins now is not drafted, or is to see whether that pays."""
+    return breaker.state is not BreakerState.CLOSED or breaker.pauses_new_requests
+
+
 def settle(pair: Pair, ways: Sequence[Way], seconds: float) -> None:
     """Let every breaker make up its mind, for so many seconds at most each.
 
@@ -116,8 +130,8 @@ def settle(pair: Pair, ways: Sequence[Way], seconds: float) -> None:
             way.turn(pair, number)
             number += 1
             rounds = client.totals.sum().rounds
-            drafting = breaker.state is BreakerState.CLOSED and rounds >= _SETTLED_ROUNDS
-            if breaker.pauses > 1 or drafting:
+            drafting = not pauses(breaker) and rounds >= _SETTLED_ROUNDS
+            if sum(breaker.pauses_by_scope.values()) > 1 or drafting:
                 break
 
 

@@ -21,7 +21,7 @@ from draftwire.drafter.propose import ProposalSource
 from draftwire.exact.words import WordSource
 from draftwire.session.session_states import State
 from draftwire.telemetry.log_handler import QueuedHandler
-from draftwire.verifier.breaker import Breaker, Choice
+from draftwire.verifier.breaker import Breaker, Choice, Paused, RequestBreaker
 from draftwire.verifier.client import ClientRequest, DraftClient
 from draftwire.verifier.hello import verifier_hello
 from draftwire.verifier.report import Report
@@ -181,14 +181,14 @@ class _Leaving(Breaker):
         super().__init__()
         self._left = round
 
-    def admits(self) -> Choice:
+    def admits(self, requests: Sequence[RequestBreaker], size: int | None = None) -> list[Choice]:
         """Decide by counting alone."""
         self._left -= 1
-        return Choice.DRAFT if self._left else Choice.SAMPLE
+        return [Choice.DRAFT if self._left else Choice.SAMPLE] * len(requests)
 
-    def finished(self, *arguments: Any, **named: Any) -> bool:
+    def finished(self, *arguments: Any, **named: Any) -> list[Paused]:
         """Learn nothing."""
-        return False
+        return []
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -162,6 +163,7 @@ def test_every_draft_is_in_exactly_one_count() -> None:
     text = "\n".join(report_lines(drafted_report()))
     assert "2.25  (9 in 4 passes)" in text
     assert "0.67  0.33" in text
+    assert re.search("mean acceptance length +2.00  of 3 proposals .*acceptance rate 0.50", text)
     assert "300 from the drafter, 100 to it" in text
     assert "8 = 6 verified + 2 discarded" in text
     assert "3 accepted + 1 rejected + 1 behind a rejection + 1 behind the end" in text

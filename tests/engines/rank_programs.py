@@ -208,13 +208,13 @@ def verifier_rank(pipe: Connection, rank: int, size: int, rendezvous: str, delay
             super().ask(*asked)
 
     class Choosing(Breaker):
-        """Drafted, measured without drafts, paused: whatever the times are."""
+        """Drafted, measured without drafts, paused by link and request: whatever times are."""
 
-        def admits(self) -> Choice:
-            return next(choices)
+        def admits(self, requests: Any, size: int | None = None) -> list[Choice]:
+            return [next(choices) for _ in requests]
 
-        def finished(self, *told: Any, first: bool) -> bool:
-            return False
+        def finished(self, *told: Any, **named: Any) -> list[Any]:
+            return []
 
     choices = cycle(Choice)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from draftwire.engines.vllm.batch_breaker import BatchBreaker
 from draftwire.engines.vllm.speculation import ProposeRequest, SpeculationState
-from draftwire.verifier.breaker import BreakerConfig, Choice
+from draftwire.verifier.breaker import BreakerConfig, Choice, Gain, RequestBreaker
 from draftwire.verifier.miss import MissReason
 from testing.harness.clock import Clock
 from testing.toys.enumeration import WordTree, law_of
@@ -23,56 +25,108 @@ from tests.engines.test_vllm_speculation import (
 
 
 def play(
-    breaker: BatchBreaker, clock: Clock, steps: int, rows: int, *, drafted: float
-) -> list[Choice]:
-    """Steps of ``rows`` requests: 1 s alone, with drafts ``drafted`` s for 2 tokens a row."""
-    choices = []
+    breaker: BatchBreaker,
+    clock: Clock,
+    steps: int,
+    rows: Sequence[RequestBreaker],
+    *,
+    drafted: float,
+    tokens: Sequence[int] | None = None,
+) -> list[list[Choice]]:
+    """Steps of these requests: 1 s alone, with drafts ``drafted`` s for 2 tokens a row, or so many.
+
+    Returns the choices of each step, a row.
+    """
+    made = []
     for _ in range(steps):
-        choice = breaker.admits(rows)
-        choices.append(choice)
-        if choice is Choice.DRAFT:
+        choices = breaker.admits(rows, len(rows))
+        made.append(choices)
+        if Choice.DRAFT in choices:
             breaker.asked(drafted - 1, mixed=False)
         breaker.began(comparable=True)
         clock.now += 1
-        breaker.ended(rows, rows * (2 if choice is Choice.DRAFT else 1))
-    return choices
+        brought = tokens or [2] * len(rows)
+        breaker.ended(
+            {
+                row: Gain(each, 6, came=True) if choice is Choice.DRAFT else Gain(1)
+                for row, choice, each in zip(rows, choices, brought, strict=True)
+            }
+        )
+    return made
+
+
+def opened(breaker: BatchBreaker, rows: int) -> list[RequestBreaker]:
+    return [breaker.open() for _ in range(rows)]
 
 
 def test_each_size_of_batch_has_its_own_verdict() -> None:
     """One request gains, eight lose; neither disturbs the other."""
     clock = Clock(0.0)
     breaker = BatchBreaker(clock=clock)
-    one: list[Choice] = []
-    eight: list[Choice] = []
+    single, several = opened(breaker, 1), opened(breaker, 8)
+    one: list[list[Choice]] = []
+    eight: list[list[Choice]] = []
     for _ in range(40):
-        one += play(breaker, clock, 5, 1, drafted=1.2)
-        eight += play(breaker, clock, 5, 8, drafted=9.0)
-    assert Choice.PAUSE not in one and one.count(Choice.SAMPLE) < 12
-    assert eight.count(Choice.PAUSE) > 150
+        one += play(breaker, clock, 5, single, drafted=1.2)
+        eight += play(breaker, clock, 5, several, drafted=9.0)
+    assert [Choice.PAUSE] not in one and one.count([Choice.SAMPLE]) < 12
+    assert eight.count([Choice.PAUSE] * 8) > 150
+
+
+def test_a_row_whose_drafts_are_never_accepted_goes_without_and_the_others_go_on() -> None:
+    """A step takes 1.5 s with drafts, 0.2 s of them in the pass; seven rows emit 3 tokens, one 1.
+
+    The wait is there for all, so only what the pass takes longer can be the bad row's own loss.
+    """
+    alone, beside = [], []
+    for bad in (False, True):
+        clock = Clock(0.0)
+        breaker = BatchBreaker(clock=clock)
+        rows = opened(breaker, 8 if bad else 7)
+        tokens = [*[3] * 7, *[1] * bad]
+        for _ in range(400):
+            choices = breaker.admits(rows, len(rows))
+            drafts = Choice.DRAFT in choices
+            if drafts:
+                breaker.asked(0.3, mixed=False)
+            breaker.began(comparable=True)
+            clock.now += 1.2 if drafts else 1.0
+            gains = [
+                Gain(each, 6, came=True) if choice is Choice.DRAFT else Gain(1)
+                for choice, each in zip(choices, tokens, strict=True)
+            ]
+            breaker.ended(dict(zip(rows, gains, strict=True)))
+            (beside if bad else alone).append(choices)
+    drafted = [sum(step[row] is Choice.DRAFT for step in alone) for row in range(7)]
+    assert drafted == [sum(step[row] is Choice.DRAFT for step in beside) for row in range(7)]
+    assert min(drafted) > 380
+    assert 12 <= sum(step[7] is Choice.DRAFT for step in beside) < 60
+    assert sum(step[7] is Choice.PAUSE_REQUEST for step in beside) > 330
 
 
 def test_what_cannot_be_compared_is_not_booked() -> None:
     clock = Clock(0.0)
     breaker = BatchBreaker(BreakerConfig(block=1), clock)
+    rows, gain = opened(breaker, 5), Gain(2, 6, came=True)
     for step in range(60):
-        breaker.admits(4)
+        breaker.admits(rows[:4], 4)
         breaker.asked(99.0, mixed=step % 3 == 0)
         breaker.began(comparable=step % 3 != 1)
         clock.now += 1
-        breaker.ended(5 if step % 3 == 2 else 4, 8)
-    breaker.ended(4, 4)  # no step has begun
-    assert breaker.admits(4) is not Choice.PAUSE
+        breaker.ended(dict.fromkeys(rows if step % 3 == 2 else rows[:4], gain))
+    breaker.ended(dict.fromkeys(rows[:4], gain))  # no step has begun
+    assert not any(choice.paused for choice in breaker.admits(rows[:4], 4))
 
 
 def test_times_between_steps_do_not_count() -> None:
     """An engine without requests waits; that is no cost of anything."""
     clock = Clock(0.0)
     breaker = BatchBreaker(clock=clock)
-    choices = []
+    rows, choices = opened(breaker, 1), []
     for _ in range(100):
-        choices += play(breaker, clock, 1, 1, drafted=1.2)
+        choices += play(breaker, clock, 1, rows, drafted=1.2)
         clock.now += 1000
-    assert Choice.PAUSE not in choices
+    assert not any(choice.paused for [choice] in choices)
 
 
 class ByText(BatchBreaker):
@@ -82,10 +136,10 @@ class ByText(BatchBreaker):
         super().__init__()
         self.speculation = speculation
 
-    def admits(self, rows: int) -> Choice:
+    def admits(self, requests: Sequence[RequestBreaker], size: int) -> list[Choice]:
         request = self.speculation.requests["request"]
         last = request.drafting.asking.tokens[-1]  # type: ignore[attr-defined]
-        return (Choice.DRAFT, Choice.PAUSE, Choice.SAMPLE)[last]
+        return [(Choice.DRAFT, Choice.PAUSE, Choice.SAMPLE)[last]] * len(requests)
 
 
 def test_the_law_is_the_targets_whatever_finished_rounds_decide() -> None:
@@ -104,8 +158,8 @@ def test_the_law_is_the_targets_whatever_finished_rounds_decide() -> None:
 
 def test_requests_with_a_seed_are_drafted_all_the_same() -> None:
     class Paused(BatchBreaker):
-        def admits(self, rows: int) -> Choice:
-            return Choice.PAUSE
+        def admits(self, requests: Sequence[RequestBreaker], size: int) -> list[Choice]:
+            return [Choice.PAUSE] * len(requests)
 
     with toy_state() as (speculation, shared):
         shared.tree = WordTree(4)

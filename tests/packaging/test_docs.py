@@ -127,6 +127,15 @@ def test_every_make_target_of_the_readme_exists() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def test_the_kinds_of_requests_whose_laws_are_held_in_vllm_are_counted_right() -> None:
+    for line in ast.parse((ROOT / "tests/vllm/test_laws.py").read_text()).body:
+        if isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == "KINDS":
+            assert isinstance(line.value, ast.Dict)
+            kinds = len(line.value.keys)
+    page = (ROOT / "docs/guides/vllm.md").read_text()
+    assert re.findall(r"Laws are held for (\w+) kinds", page) == [str(kinds)]
+
+
 def test_bytes_a_position_of_the_tuning_table() -> None:
     text = (ROOT / "docs/guides/tuning.md").read_text()
     said = re.search(r"`sparse:32` \| (\d+)", text)

@@ -3,47 +3,73 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import pytest
 
 from draftwire.errors import ConfigurationError
-from draftwire.exact.words import Address, Domain
 from draftwire.transport.tcp import free_address
-from draftwire.verifier.breaker import Breaker, BreakerConfig, BreakerState, Choice
-from draftwire.verifier.emission import Kind
+from draftwire.verifier.breaker import (
+    Breaker,
+    BreakerConfig,
+    BreakerState,
+    Choice,
+    Gain,
+    Paused,
+    RequestBreaker,
+)
 from draftwire.verifier.generate import generate
 from draftwire.verifier.miss import MissReason
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.sampling import Sampling
 from testing.harness.paths import drafting
-from testing.toys.enumeration import WordTree, law_of
 from testing.toys.models import ToyDrafter, ToyTarget, mixed
-from tests.verifier.test_laws import Shared, dense, tables, targets_law
+from tests.verifier.test_laws import dense
 
 ALONE = 1.0
+MOST = 6  # tokens of a round whose drafts are all accepted
+PAUSES = {Choice.PAUSE, Choice.PAUSE_REQUEST}
 
 
 @dataclass
 class Run:
-    """Rounds played against a breaker: what they cost in all, and what they would have alone."""
+    """Rounds of one request played against a breaker: what they cost, and would have alone."""
 
     breaker: Breaker
     choices: list[Choice]
+    request: RequestBreaker
     seconds: float = 0.0
     tokens: int = 0
+
+    @property
+    def pauses(self) -> int:
+        """Of whichever circuit."""
+        return sum(self.breaker.pauses_by_scope.values())
+
+    @property
+    def paused_rounds(self) -> int:
+        return max(self.breaker.paused_rounds, self.request.circuit.paused_rounds)
+
+    @property
+    def state(self) -> BreakerState:
+        """Open if either circuit is."""
+        states = {self.breaker.state, self.request.state}
+        for each in (BreakerState.OPEN, BreakerState.HALF_OPEN):
+            if each in states:
+                return each
+        return BreakerState.CLOSED
 
     def play(self, rounds: int, cost: Callable[[int], float], tokens: int = 3) -> None:
         """cost: seconds of the n-th drafted round; a target-only round takes ALONE."""
         for number in range(rounds):
-            choice = self.breaker.admits()
+            choice = self.request.admits()
             self.choices.append(choice)
             drafted = choice is Choice.DRAFT
             seconds = cost(number) if drafted else ALONE
             emitted = tokens if drafted else 1
-            self.breaker.finished(choice, seconds, emitted, first=False)
+            gain = Gain(emitted, MOST, came=drafted)
+            self.request.finished(choice, seconds, gain, first=False)
             self.seconds += seconds
             self.tokens += emitted
 
@@ -54,14 +80,15 @@ class Run:
 
 
 def run(config: BreakerConfig | None = None) -> Run:
-    return Run(Breaker(config), [])
+    breaker = Breaker(config)
+    return Run(breaker, [], breaker.open())
 
 
 def test_drafting_that_pays_goes_on_and_is_measured_now_and_then() -> None:
     played = run()
     played.play(2000, lambda n: 1.5)
-    assert played.breaker.pauses == 0
-    assert Choice.PAUSE not in played.choices
+    assert played.pauses == 0
+    assert not PAUSES.intersection(played.choices)
     assert played.choices.count(Choice.SAMPLE) == 3 + (2000 - 6) // 64
 
 
@@ -70,7 +97,7 @@ def test_drafting_that_does_not_pay_is_never_dear(cost: float) -> None:
     """Three tokens a round for more than the time of three: in the long run 3% at most are lost."""
     played = run()
     played.play(400_000, lambda n: cost)
-    assert played.breaker.pauses > 2
+    assert played.pauses > 2
     assert played.worse <= 1.03
 
 
@@ -88,18 +115,22 @@ def play(
 ) -> Played:
     """Play texts of ``text`` tokens; cost: seconds of the n-th drafted round, of three tokens."""
     breaker, seconds, tokens, drafted, left, most = Breaker(), 0.0, 0, 0, text, 0.0
+    request = breaker.open()
     for _ in range(rounds):
         first = left == text
-        choice = breaker.admits() if left > 1 else Choice.SAMPLE  # there is no room for a draft
+        choice = request.admits() if left > 1 else Choice.SAMPLE  # there is no room for a draft
         if choice is Choice.DRAFT:
             took, emitted = cost(drafted), min(3, left)
             drafted += 1
         else:
             took, emitted = alone, 1
         of_proposal = took - alone  # what a first round tells; the target's pass is its prompt's
-        breaker.finished(choice, of_proposal if first else took, emitted, first=first)
+        gain = Gain(emitted, MOST, came=choice is Choice.DRAFT)
+        request.finished(choice, of_proposal if first else took, gain, first=first)
         seconds, tokens, left = seconds + took, tokens + emitted, left - emitted
-        left = left or text
+        if not left:
+            request.close()
+            request, left = breaker.open(), text
         most = max(most, seconds - 1.02 * tokens * alone)
     return Played(drafted, seconds / (tokens * alone), most)
 
@@ -143,7 +174,7 @@ def test_a_machine_that_stood_still_does_not_end_drafting() -> None:
     """An hour in one round, before and after which drafting pays."""
     played = run()
     played.play(3000, lambda n: 3600.0 * 200 if n == 500 else 1.5)
-    assert played.breaker.pauses == 0
+    assert played.pauses == 0
 
 
 def test_no_pause_pays_for_a_machine_that_stood_still() -> None:
@@ -151,8 +182,8 @@ def test_no_pause_pays_for_a_machine_that_stood_still() -> None:
     played = run()
     played.play(300, lambda n: 2.6e6 if n == 100 else 1.5)
     played.play(100, lambda n: 30.0)
-    assert played.breaker.pauses == 2
-    assert played.breaker.paused_rounds <= 5000 / 0.02
+    assert played.pauses == 2
+    assert played.paused_rounds <= 5000 / 0.02
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -165,40 +196,42 @@ def test_drafting_that_pays_goes_on_after_a_stop_though_luck_pauses_it(seed: int
     paused = []
     for stopped in (False, True):
         chance, breaker, rounds = random.Random(seed), Breaker(), 0
+        request = breaker.open()
         for number in range(40_000):
-            choice = breaker.admits()
+            choice = request.admits()
             seconds, tokens = 2.3 * chance.uniform(0.8, 1.2), chance.randint(1, 5)
             if choice is not Choice.DRAFT:
                 seconds, tokens = ALONE, 1
             elif stopped and number == 100:
                 seconds = 1e6
-            breaker.finished(choice, seconds, tokens, first=False)
-            rounds += choice is Choice.PAUSE
+            gain = Gain(tokens, MOST, came=choice is Choice.DRAFT)
+            request.finished(choice, seconds, gain, first=False)
+            rounds += choice.paused
         paused.append(rounds)
-        assert breaker.pauses > 10
+        assert sum(breaker.pauses_by_scope.values()) > 10
     assert max(paused) < 12_000
 
 
 def test_hardly_too_dear_is_let_be_and_costs_less_than_the_margin() -> None:
     played = run()
     played.play(5000, lambda n: 3.0 * 1.015)
-    assert played.breaker.pauses == 0
+    assert played.pauses == 0
     assert played.worse < 1.02
 
 
 def test_the_first_verdict_comes_soon_when_it_is_clear() -> None:
     played = run()
     played.play(12, lambda n: 30.0)
-    assert played.breaker.state is BreakerState.OPEN
+    assert played.state is BreakerState.OPEN
     assert played.choices.count(Choice.DRAFT) <= 6
 
 
 def test_drafting_that_pays_again_is_found_again() -> None:
     played = run()
     played.play(200, lambda n: 3.5)
-    assert played.breaker.state is BreakerState.OPEN
+    assert played.state is BreakerState.OPEN
     played.play(1200, lambda n: 1.5)
-    assert played.breaker.state is BreakerState.CLOSED
+    assert played.state is BreakerState.CLOSED
     assert played.choices[-50:].count(Choice.DRAFT) >= 49
 
 
@@ -207,7 +240,7 @@ def test_probes_become_more_seldom_while_they_fail() -> None:
     played.play(8000, lambda n: 3.2)
     lengths, length = [], 0
     for choice in played.choices:
-        if choice is Choice.PAUSE:
+        if choice.paused:
             length += 1
         elif length:
             lengths.append(length)
@@ -219,28 +252,29 @@ def test_one_stall_at_the_very_beginning_costs_one_short_pause() -> None:
     """The first block of rounds may hold whatever a program does only once."""
     played = run()
     played.play(500, lambda n: 1.5 if n > 5 else 300.0)
-    assert played.breaker.pauses == 1
-    assert played.choices.count(Choice.PAUSE) == 32
+    assert played.pauses == 1
+    assert sum(choice.paused for choice in played.choices) == 32
 
 
 def test_one_stall_decides_nothing() -> None:
     played = run()
     played.play(400, lambda n: 1.5 if n != 201 else 500.0)
-    assert played.breaker.pauses == 0
+    assert played.pauses == 0
 
 
 def test_rare_long_rounds_count() -> None:
     """A third of the rounds miss a long deadline: the median round is fine, their sum is not."""
     played = run()
     played.play(400, lambda n: 30.0 if n % 3 == 0 else 1.5)
-    assert played.breaker.pauses > 0
+    assert played.pauses > 0
 
 
 def test_the_round_that_reads_the_prompt_is_not_compared() -> None:
     breaker = Breaker()
+    request = breaker.open()
     for _ in range(50):
-        choice = breaker.admits()
-        breaker.finished(choice, 1000.0, 3, first=True)
+        choice = request.admits()
+        request.finished(choice, 1000.0, Gain(3, MOST, came=True), first=True)
     assert breaker.drafted is None and breaker.alone is None
     assert breaker.state is BreakerState.CLOSED
 
@@ -266,78 +300,29 @@ def test_sentences_say_what_it_costs() -> None:
     played = run()
     assert "measured" in played.breaker.sentence
     played.play(30, lambda n: 1.5)
-    assert "pays" in played.breaker.sentence
+    assert "pays" in played.breaker.sentence and "pays" in played.request.sentence
     played.play(60, lambda n: 30.0)
     assert "more than it brings" in played.breaker.sentence
-
-
-class Toggling(Breaker):
-    """Chooses by what the rounds before have emitted: history, of which tokens are a part."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.history: list[int] = []
-
-    def admits(self) -> Choice:
-        return Choice.PAUSE if sum(self.history) % 2 else Choice.DRAFT
-
-    def finished(self, choice: Choice, seconds: float, tokens: int, *, first: bool) -> bool:
-        self.history.append(tokens + (choice is Choice.DRAFT))
-        return False
-
-
-@pytest.mark.parametrize("salt", [3, 6])
-def test_a_breaker_that_follows_the_history_keeps_the_law(salt: int) -> None:
-    """Over all words, through the real loop: rounds are drafted or not by what came before."""
-    p, q = tables(2, salt, 2)
-    target, engine = ToyTarget(p, 2), ToyDrafter(q, 2)
-    shared, seen = Shared(), set()
-    with drafting("colocated", engine, target, source=shared, audit=False) as client:
-
-        def text(tree: WordTree) -> tuple[int, ...]:
-            shared.tree = tree
-            client.breaker = Toggling()
-            sampling = Sampling(seed=0, max_tokens=4)
-            emissions = list(generate(target, client, (0,), sampling, dense(2), words=tree))
-            seen.update((e.index, e.kind) for e in emissions)
-            return tuple(e.token for e in emissions)
-
-        law = law_of(text, 2)
-    assert law == targets_law(p, (0,), 4, 2)
-    assert {Kind.TARGET_ONLY, Kind.ACCEPTED} <= {kind for index, kind in seen if index in (1, 2)}
-
-
-def test_a_breaker_that_sees_the_draw_does_not() -> None:
-    """The same, told by the word that is about to be used: (1/4, 3/4) in place of (1/2, 1/2)."""
-    target = ToyTarget(lambda context: (2, 2), 2)
-    engine = ToyDrafter(lambda context: (2, 2), 2)
-    shared = Shared()
-
-    class Peeking(Breaker):
-        def admits(self) -> Choice:
-            assert shared.tree is not None
-            word = next(shared.tree.words(Address(1, 1, 1, Domain.PROPOSAL)))
-            return Choice.DRAFT if word else Choice.PAUSE  # a word of 0 draws the token 0
-
-    with drafting("colocated", engine, target, source=shared, audit=False) as client:
-        client.breaker = Peeking()
-
-        def text(tree: WordTree) -> int:
-            shared.tree = tree
-            sampling = Sampling(seed=0, max_tokens=2)
-            emissions = list(generate(target, client, (0,), sampling, dense(1), words=tree))
-            return emissions[0].token
-
-        law = law_of(text, 2)
-    assert law == {0: Fraction(1, 4), 1: Fraction(3, 4)}
+    played = run()
+    played.play(40, lambda n: 3.5)
+    assert "this request more than it brings" in played.request.sentence
 
 
 class Slow(Breaker):
     """A round that is drafted, or would be, takes 10, one without a draft 1."""
 
-    def finished(self, choice: Choice, seconds: float, tokens: int, *, first: bool) -> bool:
-        seconds = 10.0 if choice is Choice.DRAFT else 1.0
-        return super().finished(choice, seconds, tokens, first=first)
+    def finished(
+        self,
+        requests: Sequence[RequestBreaker],
+        choices: Sequence[Choice],
+        gains: Sequence[Gain],
+        seconds: float,
+        *,
+        waited: float = 0.0,
+        first: bool = False,
+    ) -> list[Paused]:
+        seconds = 10.0 if Choice.DRAFT in choices else 1.0
+        return super().finished(requests, choices, gains, seconds, first=first)
 
 
 def test_a_slow_drafter_pauses_and_says_so() -> None:

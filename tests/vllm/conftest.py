@@ -39,6 +39,9 @@ def pair(request: pytest.FixtureRequest) -> tuple[Path, Path]:
     return embedded_folder("target"), embedded_folder("drafter")
 
 
+PADDING = -1  # vLLM's, in the place of a token
+
+
 @dataclass
 class Bench:
     """An engine that drafts remotely, the line to its drafter, and what its target's law is."""
@@ -91,7 +94,12 @@ class Judged:
 
 @pytest.fixture
 def record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Judged]:
-    """Keep every row that is judged, with the request and the text it stands for."""
+    """Keep every row that is judged, with the request and the text it stands for.
+
+    Not those behind a -1: vLLM's scheduler fills up with it the drafts that a grammar forbids, and
+    a request that is taken up again may hold it where tokens were only foreseen. There is no p of
+    such a text, and no draft of ours is judged there: it ends at the first id that is not its own.
+    """
     kept: list[Judged] = []
     verify_step = SpeculationState.verify_step
     runner = runner_of(bench.engine)
@@ -105,6 +113,8 @@ def record(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Judged]:
             prompt, output = tuple(state.prompt_token_ids), tuple(state.output_token_ids)
             for row in range(len(each.scheduled) + 1):
                 text = (*output, *each.scheduled[:row])
+                if PADDING in text:
+                    break
                 p = scores[each.first_row + row].numpy().copy()
                 kept.append(Judged(state.sampling_params, prompt, text, row, p))
         return verify_step(self, scores, requests)

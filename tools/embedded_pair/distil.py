@@ -85,7 +85,10 @@ def distil(
     training = len(text) - VALIDATION_ROWS
     before = best = acceptance(drafter, text, validation)
     print(f"[distil] before: {before}", flush=True)
-    optimiser, budget = Optimiser(drafter, MATRIX_RATE, VECTOR_RATE), Budget(seconds, decay=0.7)
+    optimiser, budget = (
+        Optimiser(drafter, drafter.model.layers, MATRIX_RATE, VECTOR_RATE),
+        Budget(seconds, 0.03, 0.7),
+    )
     start = checked = time.monotonic()
     steps, order = 0, np.empty(0, dtype=np.int64)
     while budget.used < 1.0:

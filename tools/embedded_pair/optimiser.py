@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 MOMENTUM = 0.95
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -60,11 +59,20 @@ class Muon:
 class Optimiser:
     """Muon over the blocks' matrices and AdamW over embeddings and norms, as one object."""
 
-    def __init__(self, model: LlamaForCausalLM, matrix_rate: float, vector_rate: float) -> None:
-        """Take every parameter of ``model``, at the base rates for matrices and for the rest."""
-        matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        blocks: torch.nn.Module,
+        matrix_rate: float,
+        vector_rate: float,
+    ) -> None:
+        """Take every parameter of ``model`` that learns, at base rates for matrices and the rest.
+
+        blocks: whose matrices Muon takes.
+        """
+        matrices = [p for p in blocks.parameters() if p.ndim == 2]
         taken = {id(p) for p in matrices}
-        rest = [p for p in model.parameters() if id(p) not in taken]
+        rest = [p for p in model.parameters() if p.requires_grad and id(p) not in taken]
         self._muon = Muon(matrices, matrix_rate)
         self._adam = torch.optim.AdamW(rest, lr=vector_rate, betas=(0.9, 0.95), weight_decay=0.0)
         self._vector_rate = vector_rate

@@ -94,7 +94,7 @@ def _check(phase: Phase, model: LlamaForCausalLM, elapsed: float) -> dict[str, T
 def run_phase(phase: Phase, model: LlamaForCausalLM) -> dict[str, float]:
     """Train until the budget is used, leave the best weights in ``model``, and report."""
     start = logged = checked = time.monotonic()
-    optimiser = Optimiser(model, phase.matrix_rate, phase.vector_rate)
+    optimiser = Optimiser(model, model.model.layers, phase.matrix_rate, phase.vector_rate)
     recent: list[float] = []
     best: dict[str, Tensor] = model.state_dict()
     while phase.budget.used < 1.0:

@@ -85,7 +85,13 @@ def report_lines(report: Report) -> list[str]:
         )
     ]
     if report.drafted:
+        figures = report.speculative_decoding()
         lines += [
+            line(
+                "mean acceptance length",
+                f"{figures['mean_acceptance_length']:.2f}  of {figures['num_spec_steps']} proposals"
+                f" (draft acceptance rate {figures['draft_acceptance_rate']:.2f})",
+            ),
             line("acceptance by position", acceptance(report)),
             line(
                 "bytes per position",

@@ -131,6 +131,10 @@ Examples:
     metavar="FOLDER",
     help="The target's tokenizer files, for --vocabulary shared; weights are not needed.",
 )
+@model_folder(
+    "--target-weights",
+    help="The target's folder, for what a DSpark or DFlash checkpoint leaves there.",
+)
 @click.option(
     "--vocab-size",
     type=click.IntRange(1, MAX_VOCABULARY),

@@ -48,6 +48,7 @@ class ServeOptions:
     wire: WireVersion
     target_identity: bytes
     target_tokenizer: Path | None
+    target_weights: Path | None
     vocab_size: int | None
     device: str
     kernels: str
@@ -80,7 +81,12 @@ def serve_until_told(options: ServeOptions) -> None:
         kernels_for(options.kernels, options.device)  # missing ones are said before a model loads
         from draftwire.drafter.server import serve
 
-        engine = load_drafter(options.model, device=options.device, serve_as=_vocabulary(options))
+        engine = load_drafter(
+            options.model,
+            device=options.device,
+            serve_as=_vocabulary(options),
+            target=options.target_weights,
+        )
     with logging_to(telemetry.log_level, telemetry.log_format):
         serve(
             engine,

@@ -57,6 +57,15 @@ class DraftEngine(ModelIdentity, Protocol[Context]):
 
 
 @runtime_checkable
+class LimitsDepth(Protocol):
+    """A drafting model that draws only so many tokens of a proposal."""
+
+    @property
+    def max_depth(self) -> int:
+        """The most drafts of a proposal."""
+
+
+@runtime_checkable
 class ReadsStates(Protocol[ReadContext]):
     """A drafting model that is fed with hidden states of the target (P36)."""
 

@@ -16,7 +16,7 @@ from draftwire.drafter.connection import Connection
 from draftwire.drafter.contexts import HeldContext, Window, longest_prefix
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.early_stop import EarlyStop, StopMaker
-from draftwire.drafter.engine import Context, DraftEngine
+from draftwire.drafter.engine import Context, DraftEngine, LimitsDepth
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose, warm_up
 from draftwire.drafter.scheduler import BatchScheduler, Owner, Turn
@@ -53,6 +53,7 @@ def drafter_hello(
     mirrors: whether its proposer follows the processors of a policy.
     """
     features = Feature.EARLY_STOP | (Feature.MIRROR if mirrors else NO_FEATURES)
+    most = engine.max_depth if isinstance(engine, LimitsDepth) else config.max_depth
     return hello_of(
         Role.DRAFTER,
         engine,
@@ -60,7 +61,7 @@ def drafter_hello(
         layouts=config.layouts,
         max_sessions=config.max_sessions,
         max_slots=config.max_slots,
-        max_depth=min(config.max_depth, engine.max_context - 1),
+        max_depth=min(config.max_depth, engine.max_context - 1, most),
         max_support=config.max_support,
         max_context=longest_prefix(engine.max_context, config),
         max_reply_bytes=config.max_reply_bytes,

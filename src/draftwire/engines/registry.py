@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from draftwire.engines.dspark.formats import is_block_drafter
 from draftwire.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -50,9 +51,10 @@ class EngineEntry:
 
     The functions take a ``Path``, or None for the embedded model, and ``device``, a name as the
     engine's library has it; they return a LoadedTarget and a DraftEngine, and raise ModelError. The
-    drafter's takes ``serve_as`` as well, a ServedVocabulary or None. tokenizer: of a folder and a
-    role, returns a tokenizer and its V. compare: of two of those, returns what they share in words.
-    extra: what ``pip install 'draftwire[...]'`` brings. packages: that have to be there.
+    drafter's takes ``serve_as`` as well, a ServedVocabulary or None, and ``target``, the folder of
+    its target. tokenizer: of a folder and a role, returns a tokenizer and its V. compare: of two of
+    those, returns what they share in words. extra: what ``pip install 'draftwire[...]'`` brings.
+    packages: that have to be there.
     """
 
     target: str
@@ -71,6 +73,12 @@ ENGINES: Final = {
         ("torch", "transformers"),
         "draftwire.engines.hf:read_tokenizer",
         "draftwire.engines.hf:compare_tokenizers",
+    ),
+    "dspark": EngineEntry(
+        "draftwire.engines.hf:load_target",
+        "draftwire.engines.dspark.loader:load_drafter",
+        "hf",
+        ("torch", "transformers"),
     ),
 }
 
@@ -102,12 +110,22 @@ def load_drafter(
     *,
     device: str,
     serve_as: ServedVocabulary | None = None,
-    name: str = DEFAULT_ENGINE,
+    target: Path | None = None,
+    name: str | None = None,
 ) -> DraftEngine[Any]:
-    """Load a drafter; None = the embedded one. Raises ConfigurationError and ModelError."""
-    load = _function(require_engine(name).drafter)
-    engine: DraftEngine[Any] = load(folder, device=device, serve_as=serve_as)
+    """Load a drafter; None = the embedded one. Raises ConfigurationError and ModelError.
+
+    target: the folder of its target, for what a checkpoint leaves there. name: of its engine; None
+    = by what the folder's config.json says.
+    """
+    load = _function(require_engine(name or engine_of(folder)).drafter)
+    engine: DraftEngine[Any] = load(folder, device=device, serve_as=serve_as, target=target)
     return engine
+
+
+def engine_of(folder: Path | None) -> str:
+    """Return the name of the engine that loads a drafter's folder; None = the embedded one."""
+    return "dspark" if folder is not None and is_block_drafter(folder) else DEFAULT_ENGINE
 
 
 def read_tokenizer(

@@ -17,7 +17,7 @@ from draftwire.telemetry.metric_spec import (
     by_position,
     by_reason,
 )
-from draftwire.verifier.breaker import BreakerState
+from draftwire.verifier.breaker import Breaker, BreakerState
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.miss import MissReason
 from draftwire.verifier.report import Report
@@ -47,6 +47,12 @@ def breaker_state(client: DraftClient) -> Labelled:
     return {
         state.value: int(breaker is not None and breaker.state is state) for state in BreakerState
     }
+
+
+def breaker_pauses(client: DraftClient) -> Labelled:
+    """Return how often a client's breaker has paused, by whom that held for."""
+    breaker = Breaker() if client.breaker is None else client.breaker
+    return dict(breaker.pauses_by_scope)
 
 
 def breaker_costs(client: DraftClient) -> Labelled:
@@ -229,15 +235,28 @@ VERIFIER_METRICS: Final[tuple[MetricSpec[VerifierView], ...]] = (
     MetricSpec(
         "draftwire_breaker_state",
         _G,
-        "1 for the state that the breaker is in; all 0 where there is none",
+        "1 for the state that the link's circuit of the breaker is in; all 0 without a breaker",
         lambda v: breaker_state(v.client),
         "state",
     ),
     MetricSpec(
         "draftwire_breaker_pauses",
         _C,
-        "How often drafting was paused because it did not pay",
-        lambda v: 0 if v.client.breaker is None else v.client.breaker.pauses,
+        "How often drafting was paused because it did not pay: for all requests, or for one",
+        lambda v: breaker_pauses(v.client),
+        "scope",
+    ),
+    MetricSpec(
+        "draftwire_breaker_pauses_new_requests",
+        _G,
+        "1 while requests begin paused, since drafting has not paid for the last ones",
+        lambda v: int(v.client.breaker is not None and v.client.breaker.pauses_new_requests),
+    ),
+    MetricSpec(
+        "draftwire_breaker_paused_requests",
+        _G,
+        "Running requests that pause because drafting does not pay for them",
+        lambda v: 0 if v.client.breaker is None else v.client.breaker.paused_requests,
     ),
     MetricSpec(
         "draftwire_breaker_seconds_per_token",

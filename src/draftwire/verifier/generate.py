@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Final, Generic, Self
 
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import KeyedWords, WordSource
@@ -17,7 +17,7 @@ from draftwire.kernels.registry import kernels_for
 from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.text.detokenizer import Decode
-from draftwire.verifier.breaker import Breaker, BreakerState, Choice
+from draftwire.verifier.breaker import BreakerState, Choice, Gain, Paused, RequestBreaker
 from draftwire.verifier.context import RequestContext
 from draftwire.verifier.drafter import Drafter, DraftRequest
 from draftwire.verifier.emission import KIND_AFTER, Emission, Kind
@@ -91,11 +91,14 @@ class Generation(Generic[Context], Iterator[Emission]):
             else self._begin_drafting(drafter, context, prompt, key.proposal_key)
         )
         self._drafted = drafter is not None
-        self._breaker: Breaker | None = None if drafter is None else drafter.breaker
+        breaker = None if drafter is None else drafter.breaker
+        self.breaker: RequestBreaker | None = None if breaker is None else breaker.open()
         self._proposal: Proposal | None = None  # of the round that is on
-        self._choice: Choice | None = None  # the breaker's, for the round that is on
+        self._asked = 0  # drafts, for that round, at most
+        self.choice: Choice | None = None  # the breaker's, for the round that is on
         self.refusal: ArithmeticRefusalError | None = None  # of the place behind the text so far
         self._totals = None if drafter is None else drafter.totals
+        self._text: int | None = None  # its number in the totals, once it is followed
         self.report.traffic = self.drafting.traffic
         self._held: tuple[Context] | None = (context,)  # opaque: None may be one
         self._emissions = self._run()
@@ -158,7 +161,11 @@ class Generation(Generic[Context], Iterator[Emission]):
         """Free the request on both sides, once."""
         if self._held is not None:
             (context,), self._held = self._held, None
+            if self.breaker is not None:
+                self.breaker.close()
             self.drafting.close()
+            if self._totals is not None and self._text is not None:
+                self._totals.end(self._text, self.report)
             self._target.close(context)
 
     def _run(self) -> Generator[Emission, None, None]:
@@ -169,8 +176,9 @@ class Generation(Generic[Context], Iterator[Emission]):
                 emissions = self._round()
                 seconds = time.perf_counter() - began
                 self.report.seconds.total += seconds
-                if self._choice is not None:
-                    self._weigh(self._choice, seconds, len(emissions))
+                if self.choice is not None:
+                    self._weigh(self.choice, seconds, len(emissions))
+                self.round_ended()
                 for emission in emissions:
                     if self._on_emission is not None:
                         self._on_emission(emission)
@@ -184,28 +192,39 @@ class Generation(Generic[Context], Iterator[Emission]):
 
     def _weigh(self, choice: Choice, seconds: float, tokens: int) -> None:
         """Tell the breaker of a finished round, and the user when that changes something."""
-        breaker, report = self._breaker, self.report
+        breaker, report = self.breaker, self.report
         first = report.rounds == 1
         if first:  # the target has read the prompt in it, which it does in any case
             seconds = report.seconds.drafter + report.seconds.audit
-        if breaker is not None and breaker.finished(choice, seconds, tokens, first=first):
-            breaker_changed(breaker)
-            self.breaker_changed(breaker)
+        if breaker is not None:
+            changed = breaker.finished(choice, seconds, self.gain(tokens), first=first)
+            breaker_changed(changed)
+            self.breaker_changed(changed)
 
-    def breaker_changed(self, breaker: Breaker) -> None:
-        """Tell the user that the breaker has changed its mind."""
+    def gain(self, tokens: int) -> Gain:
+        """Return what the round that is over has brought, with so many tokens."""
+        return Gain(tokens, self._asked + 1, came=self._proposal is not None)
+
+    def breaker_changed(self, changed: Sequence[Paused]) -> None:
+        """Tell the user that the breaker has changed its mind, about this request or all."""
         report = self.report
-        if breaker.state is BreakerState.OPEN:
-            # Nothing was asked of a drafter that is away: why is said already.
-            if report.drafted and not report.misses[MissReason.BREAKER_OPEN]:
-                report.note(breaker.sentence)
-        elif breaker.state is BreakerState.CLOSED:
-            report.note("drafting pays again")
+        for each in changed:
+            if each.state is BreakerState.OPEN:
+                # Nothing was asked of a drafter that is away: why is said already.
+                if report.drafted and not report.misses[_REASON[each.scope]]:
+                    report.note(each.sentence)
+            elif each.state is BreakerState.CLOSED:
+                report.note("drafting pays again")
 
     def follow(self) -> None:
         """Let the drafter's totals count this text."""
         if self._totals is not None:
-            self._totals.follow(self.report)
+            self._text = self._totals.follow()
+
+    def round_ended(self) -> None:
+        """Let the drafter's totals have what this text has come to; call it after each round."""
+        if self._totals is not None and self._text is not None:
+            self._totals.update(self._text, self.report)
 
     def _context_changed(self) -> bool:
         """Whether p depends on something else than when this was last looked at."""
@@ -234,6 +253,17 @@ class Generation(Generic[Context], Iterator[Emission]):
 
     # the steps of a round, in order; ``draftwire.verifier.together`` takes them for several texts
 
+    @property
+    def depth(self) -> int:
+        """Drafts that the next round may ask for at most; 0 = none.
+
+        It follows from the committed length and the limits alone (A23). One place is left for the
+        bonus, so that no draft is paid for that could not be used.
+        """
+        if self._policy is None or not self._drafted:
+            return 0
+        return max(min(self._policy.depth, self._stop.left - 1), 0)
+
     def ask(self, choice: Choice | None = None) -> ProposalPolicy | None:
         """Begin a round: return what to ask the drafter for, or None where it is target-only.
 
@@ -243,21 +273,18 @@ class Generation(Generic[Context], Iterator[Emission]):
         self._proposal = None
         report, drafting = self.report, self.drafting
         report.rounds += 1
-        # The depth is fixed here, from the committed length and the limits alone (A23). One place
-        # is left for the bonus, so that no draft is paid for that could not be used.
-        depth = 0 if self._policy is None else min(self._policy.depth, self._stop.left - 1)
-        if self._policy is None or not self._drafted or depth < 1:
+        depth = self._asked = self.depth
+        if self._policy is None or depth < 1:
             drafting.skip()
             report.target_only_rounds += 1
-            self._choice = None if self._breaker is None else Choice.SAMPLE
+            self.choice = None if self.breaker is None else Choice.SAMPLE
             return None
-        if self._breaker is not None:
+        if self.breaker is not None:
             # Before anything of this round is drawn, from rounds that are finished (law 4).
-            self._choice = self._breaker.admits() if choice is None else choice
-            if self._choice is not Choice.DRAFT:
+            self.choice = self.breaker.admits() if choice is None else choice
+            if self.choice is not Choice.DRAFT:
                 drafting.skip()
-                paused = self._choice is Choice.PAUSE
-                report.missed(MissReason.BREAKER_OPEN if paused else MissReason.BASELINE, 0)
+                report.missed(self.choice.reason, 0)
                 return None
         same = depth == self._policy.depth
         return self._policy if same else replace(self._policy, depth=depth)
@@ -343,6 +370,12 @@ class Generation(Generic[Context], Iterator[Emission]):
         if emissions[-1].finish is not None:
             report.finish = emissions[-1].finish
         return emissions
+
+
+_REASON: Final = {
+    "link": MissReason.BREAKER_OPEN,
+    "request": MissReason.REQUEST_BREAKER_OPEN,
+}
 
 
 def generate(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from draftwire.errors import ProtocolError
 from draftwire.session.reasons import DropReason
 from draftwire.telemetry.events import Limiter, log_event, one_line
-from draftwire.verifier.breaker import Breaker, BreakerState
+from draftwire.verifier.breaker import BreakerState, Paused
 
 _LOG: Final = logging.getLogger("draftwire.verifier")
 _GRAVE: Final = {DropReason.AUDIT_FAILED}
@@ -64,10 +65,16 @@ class ClientLog:
         )
 
 
-def breaker_changed(breaker: Breaker) -> None:
-    """The breaker has paused drafting, or lets it go on."""
-    paused = breaker.state is BreakerState.OPEN
-    level = logging.WARNING if paused else logging.INFO
-    log_event(
-        _LOG, level, "breaker", breaker.sentence, state=breaker.state.value, pauses=breaker.pauses
-    )
+def breaker_changed(changed: Sequence[Paused]) -> None:
+    """Drafting has paused or goes on: of all requests of a drafter, or of one of them."""
+    for each in changed:
+        for_all = each.scope == "link" and each.state is BreakerState.OPEN
+        log_event(
+            _LOG,
+            logging.WARNING if for_all else logging.INFO,
+            "breaker",
+            each.sentence,
+            scope=each.scope,
+            state=each.state.value,
+            pauses=each.pauses,
+        )

@@ -20,7 +20,8 @@ class MissReason(StrEnum):
     NOT_OFFERED = "not_offered"  # HELLO did not agree to the policy's layout or support
     NO_SLOT = "no_slot"  # more requests are open than HELLO agreed to
     UNSHARED_TOKEN = "unshared_token"  # the text holds an id outside the shared vocabulary
-    BREAKER_OPEN = "breaker_open"  # drafting costs more than it brings
+    BREAKER_OPEN = "breaker_open"  # drafting over this link costs more than it brings
+    REQUEST_BREAKER_OPEN = "request_breaker_open"  # it does for this request alone
     BASELINE = "baseline"  # what a round costs without drafts is measured now and then
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -125,24 +125,37 @@ class Report:
             self.discarded[reason] += drafted
 
     def add(self, other: Report) -> None:
-        """Add what another text has come to; ``other`` may still be running, in another thread."""
+        """Add what another text has come to; of a text that another thread makes, add a copy."""
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, theirs in (
-            (self.proposed_by_position, list(other.proposed_by_position)),
-            (self.accepted_by_position, list(other.accepted_by_position)),
+            (self.proposed_by_position, other.proposed_by_position),
+            (self.accepted_by_position, other.accepted_by_position),
         ):
             mine += [0] * (len(theirs) - len(mine))
             for position, count in enumerate(theirs):
                 mine[position] += count
-        self.discarded.update(dict(other.discarded))
-        self.misses.update(dict(other.misses))
+        self.discarded.update(other.discarded)
+        self.misses.update(other.misses)
         for name in ("total", "target", "drafter", "verify", "audit"):
             seconds = getattr(self.seconds, name) + getattr(other.seconds, name)
             setattr(self.seconds, name, seconds)
         self.traffic.sent += other.traffic.sent
         self.traffic.received += other.traffic.received
         self.traffic.audit_seconds += other.traffic.audit_seconds
+
+    def copy(self) -> Report:
+        """Return a copy that changes no more; call it where no other thread makes the text."""
+        return replace(
+            self,
+            proposed_by_position=self.proposed_by_position.copy(),
+            accepted_by_position=self.accepted_by_position.copy(),
+            discarded=self.discarded.copy(),
+            misses=self.misses.copy(),
+            notes=self.notes.copy(),
+            seconds=replace(self.seconds),
+            traffic=replace(self.traffic),
+        )
 
     def speculative_decoding(self) -> dict[str, Any]:
         """Return the figures under the names of vLLM's answers (RequestSpecDecodeMetrics, 0.32).

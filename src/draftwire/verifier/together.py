@@ -7,11 +7,11 @@ judges. Each text takes the same steps, with the same words, as it does alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from draftwire.kernels.registry import kernels_for
-from draftwire.verifier.breaker import Breaker, Choice
+from draftwire.verifier.breaker import Breaker, Choice, RequestBreaker
 from draftwire.verifier.drafter import Drafter
 from draftwire.verifier.engine import Context
 from draftwire.verifier.generate import Generation
@@ -43,8 +43,9 @@ def run_together(
 ) -> None:
     """Run texts that were begun with this drafter to their ends; all are closed then.
 
-    The breaker decides once for the round of all, before anything of it is drawn. Raises what the
-    target raises, and ArithmeticRefusalError for the first text whose p is refused.
+    Which of them a round is drafted for is decided before anything of it is drawn: for all by what
+    their rounds cost, for each by what its own drafts have brought. Raises what the target raises,
+    and ArithmeticRefusalError for the first text whose p is refused.
     """
     breaker = None if drafter is None else drafter.breaker
     try:
@@ -69,8 +70,7 @@ def _round(
 ) -> None:
     began = time.perf_counter()
     first = running[0].report.rounds == 0
-    choice = None if breaker is None else breaker.admits()
-    waited = _propose(running, drafter, choice)
+    waited = _propose(running, drafter, _choices(running, breaker))
     asked = time.perf_counter()
     questions = [each.question() for each in running]
     scores = score_all(questions)
@@ -82,31 +82,57 @@ def _round(
     rounds = [each.round_at(place) for each, place in zip(running, places, strict=True)]
     judgements = judge(kernels_for(kernels, scores), scores, rounds)
     judged = time.perf_counter()
-    tokens = 0
+    gains = []
     for each, judgement in zip(running, judgements, strict=True):
-        tokens += len(each.settle(judgement))
+        gains.append(each.gain(len(each.settle(judgement))))
         each.report.seconds.target += scored - asked
         each.report.seconds.verify += judged - scored
     seconds = time.perf_counter() - began
     for each in running:
         each.report.seconds.total += seconds
-    if breaker is not None and choice is not None:
+    if breaker is not None:
+        requests = [_request(each) for each in running]
+        choices = [each.choice or Choice.SAMPLE for each in running]
         spent = waited if first else seconds  # the prompts are read in any case
-        if breaker.finished(choice, spent, tokens / len(running), first=first):
-            breaker_changed(breaker)
-            for each in running:
-                each.breaker_changed(breaker)
+        changed = breaker.finished(requests, choices, gains, spent, waited=waited, first=first)
+        breaker_changed(changed)
+        for each, request in zip(running, requests, strict=True):
+            each.breaker_changed([one for one in changed if one in (breaker, request)])
+    for each in running:
+        each.round_ended()
     for each in running:
         if each.refusal is not None and each.report.finish is None:
             raise each.refusal
 
 
+def _choices(
+    running: Sequence[Generation[Any]], breaker: Breaker | None
+) -> dict[RequestBreaker, Choice]:
+    """Return what the round is for each text that could be drafted for."""
+    wanted = [_request(each) for each in running if each.depth] if breaker is not None else []
+    if breaker is None or not wanted:
+        return {}
+    return dict(zip(wanted, breaker.admits(wanted, len(running)), strict=True))
+
+
+def _request(text: Generation[Any]) -> RequestBreaker:
+    """Return a text's part in the breaker that all of these texts share."""
+    assert text.breaker is not None
+    return text.breaker
+
+
 def _propose(
-    running: Sequence[Generation[Any]], drafter: Drafter | None, choice: Choice | None
+    running: Sequence[Generation[Any]],
+    drafter: Drafter | None,
+    choices: Mapping[RequestBreaker, Choice],
 ) -> float:
-    """Ask for the proposals of all; returns the seconds that it took."""
+    """Ask for the proposals of those that are to be drafted; returns the seconds that it took."""
     began = time.perf_counter()
-    asked = [(each, policy) for each in running if (policy := each.ask(choice)) is not None]
+    asked = [
+        (each, policy)
+        for each in running
+        if (policy := each.ask(choices.get(each.breaker) if each.breaker else None)) is not None
+    ]
     if isinstance(drafter, AsksTogether):
         drafted = drafter.propose_all([(each.drafting, policy) for each, policy in asked])
     else:

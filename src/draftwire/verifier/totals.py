@@ -8,24 +8,38 @@ from draftwire.verifier.report import Report
 
 
 class Totals:
-    """Follows reports while their texts are made and sums them up; any thread may ask.
+    """Sums up the reports of texts while they are made; any thread may ask.
 
-    A report that is finished is added up and let go, so this does not grow with the texts.
+    The thread that makes a text hands a copy of its report in between rounds, so no sum holds half
+    a round. A report that is finished is added up and let go, so this does not grow with the texts.
     """
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self._lock = threading.Lock()
         self._ended = Report()
-        self._running: list[Report] = []
+        self._copies: dict[int, Report] = {}  # of the texts that are followed, by their number
         self._texts = 0
 
-    def follow(self, report: Report) -> None:
-        """Count a text that begins; its report must be finished at some time."""
+    def follow(self) -> int:
+        """Count a text that begins; returns its number, for ``update`` and ``end``."""
         with self._lock:
-            self._settle()
-            self._running.append(report)
             self._texts += 1
+            self._copies[self._texts] = Report()
+            return self._texts
+
+    def update(self, text: int, report: Report) -> None:
+        """Take what a text has come to; called between its rounds by what makes it."""
+        copy = report.copy()
+        with self._lock:
+            if text in self._copies:
+                self._copies[text] = copy
+
+    def end(self, text: int, report: Report) -> None:
+        """Take what a text has come to in the end; a second call does nothing."""
+        with self._lock:
+            if self._copies.pop(text, None) is not None:
+                self._ended.add(report)
 
     @property
     def texts(self) -> int:
@@ -36,20 +50,12 @@ class Totals:
     def running(self) -> int:
         """Texts that are being made."""
         with self._lock:
-            self._settle()
-            return len(self._running)
+            return sum(copy.finish is None for copy in self._copies.values())
 
     def sum(self) -> Report:
         """Return the sum so far; a copy, which does not change any more."""
+        total = Report()
         with self._lock:
-            self._settle()
-            total = Report()
-            for report in (self._ended, *self._running):
+            for report in (self._ended, *self._copies.values()):
                 total.add(report)
-            return total
-
-    def _settle(self) -> None:
-        for report in self._running:
-            if report.finish is not None:
-                self._ended.add(report)
-        self._running = [report for report in self._running if report.finish is None]
+        return total

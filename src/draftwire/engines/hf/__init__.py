@@ -44,9 +44,13 @@ def load_target(folder: Path | None, *, device: str) -> LoadedTarget:
 
 
 def load_drafter(
-    folder: Path | None, *, device: str, serve_as: ServedVocabulary | None = None
+    folder: Path | None,
+    *,
+    device: str,
+    serve_as: ServedVocabulary | None = None,
+    target: Path | None = None,
 ) -> DraftEngine[Any]:
-    """Load a model folder as drafter; None = the embedded one.
+    """Load a model folder as drafter; None = the embedded one. target: not read.
 
     Raises ModelError, and ConfigurationError for a vocabulary that cannot be served.
     """

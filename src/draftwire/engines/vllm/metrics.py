@@ -52,6 +52,9 @@ def _series() -> Iterator[Series]:
     yield Series("audit_seconds", "Time spent on recomputing draws")
     yield Series("verify_seconds", "Time spent on verification, the target's pass not included")
     yield Series("sessions", "Sessions open now", gauge=True)
+    yield Series(
+        "paused_requests", "Requests that drafting does not pay for and that pause", gauge=True
+    )
     for position in range(MAX_DEPTH):
         yield Series("accepted_tokens_per_pos", "Accepted drafts", "position", str(position))
     for reason in (*MissReason, *DropReason):

@@ -148,8 +148,6 @@ class Sampler(RejectionSampler):
         committed = speculation.verify_step(scores, requests)
         for index, each in zip(places, committed, strict=True):
             tokens[index, : len(each)] = each
-        if speculation.breaker is not None:
-            speculation.breaker.ended(len(requests), sum(map(len, committed)))
 
     @staticmethod
     def _shows_logprobs(sampling: SamplingMetadata) -> bool:

@@ -22,12 +22,12 @@ from draftwire.exact.words import KeyedWords, RequestKey, WordSource
 from draftwire.kernels.protocol import Kernels, Round
 from draftwire.kernels.registry import kernels_for
 from draftwire.session.proposal import Proposal
-from draftwire.verifier.breaker import Choice
+from draftwire.verifier.breaker import Choice, Gain, RequestBreaker
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.context import context_version
 from draftwire.verifier.drafter import DraftRequest
 from draftwire.verifier.judge import Judgement, judge
-from draftwire.verifier.miss import Miss, MissReason
+from draftwire.verifier.miss import Miss
 from draftwire.verifier.no_drafter import NoDrafter
 from draftwire.verifier.request import ClientRequest
 from draftwire.wire.messages import ProposalPolicy
@@ -49,8 +49,10 @@ class ActiveRequest:
     key: RequestKey
     stream: int = 0
     settings: object = ()  # what p depends on beside the ids, as it was last said
+    breaker: RequestBreaker | None = None  # of all incarnations
     proposal: Proposal | None = None
     begun: bool = False  # the present round, by a proposal that was asked for
+    asked: int = 0  # drafts, for that round, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,10 @@ class SpeculationState:
         if active is not None and active.committed == len(tokens):
             return active
         stream = 0
+        breaker = None if self.breaker is None or active is not None else self.breaker.open()
         if active is not None:  # the engine took tokens back, or the prompt has grown
             stream = active.stream + 1
+            breaker, active.breaker = active.breaker, None
             self.finish(name)
         chosen = int.from_bytes(os.urandom(16), "little") if seed is None else seed % SEED_LIMIT
         key = RequestKey(chosen, stream)
@@ -121,7 +125,7 @@ class SpeculationState:
             drafting: DraftRequest = NoDrafter()
         else:
             drafting = client.open(tokens, key.proposal_key)
-        active = ActiveRequest(self.words(key), drafting, len(tokens), key, stream)
+        active = ActiveRequest(self.words(key), drafting, len(tokens), key, stream, breaker=breaker)
         self.use_settings(active, settings)
         self.requests[name] = active
         self.metrics.set("sessions", len(self.requests))
@@ -139,7 +143,7 @@ class SpeculationState:
         """
         began = time.perf_counter()
         rounds = [_round_of(each) for each in requests]
-        judgements = []
+        judgements, gains = [], {}
         for request, each, judged in zip(
             requests, rounds, judge(self.kernels, scores, rounds), strict=True
         ):
@@ -149,10 +153,16 @@ class SpeculationState:
             judgements.append(self._fallback(scores, each, judged) if refused else judged)
         for request, judged in zip(requests, judgements, strict=True):
             active = request.active
+            if active.breaker is not None:
+                came = active.proposal is not None
+                gains[active.breaker] = Gain(len(judged.tokens), active.asked + 1, came=came)
             active.drafting.commit(judged.outcome, judged.accepted, judged.tokens)
             active.committed += len(judged.tokens)
-            active.proposal, active.begun = None, False
+            active.proposal, active.begun, active.asked = None, False, 0
         self.metrics.add("rounds", len(requests))
+        if self.breaker is not None:
+            self.breaker.ended(gains)
+            self.metrics.set("paused_requests", self.breaker.paused_requests)
         self.metrics.add("verify_seconds", time.perf_counter() - began)
         return [judged.tokens for judged in judgements]
 
@@ -164,9 +174,10 @@ class SpeculationState:
         deadline: seconds from now, for all of it. Nothing that a drafter or a network does raises.
         """
         client = self.client
+        admitted, choices = self._admitted(wanted)
         asked = [
             (each, self.requests[each.name], request)
-            for each in self._admitted(wanted)
+            for each in admitted
             if isinstance(request := self.requests[each.name].drafting, ClientRequest)
         ]
         if client is None or not asked:
@@ -179,7 +190,7 @@ class SpeculationState:
         drafts: dict[str, tuple[int, ...]] = {}
         results = client.propose_all(policies, client.clock() + deadline)
         for (each, active, _), drafted in zip(asked, results, strict=True):
-            active.begun = True
+            active.begun, active.asked = True, each.policy.depth
             if isinstance(drafted, Miss):
                 self.metrics.add("misses", value=drafted.reason.value)
                 continue
@@ -189,7 +200,7 @@ class SpeculationState:
             self.metrics.add("proposed_tokens", len(drafted.tokens))
         metrics, seconds = self.metrics, time.perf_counter() - began
         if self.breaker is not None:
-            self.breaker.asked(seconds, mixed=len(asked) < len(wanted))
+            self.breaker.asked(seconds, mixed=Choice.DRAFT not in choices)
         metrics.add("drafting_steps")
         metrics.add("propose_seconds", seconds)
         metrics.add("audit_seconds", sum(r.traffic.audit_seconds for _, _, r in asked) - audited)
@@ -216,6 +227,8 @@ class SpeculationState:
         if active.proposal is not None:
             self.metrics.add("truncated_tokens", len(active.proposal.tokens))
         active.drafting.close()
+        if active.breaker is not None:
+            active.breaker.close()
         self.metrics.set("sessions", len(self.requests))
 
     def close(self) -> None:
@@ -228,18 +241,31 @@ class SpeculationState:
 
     # inside
 
-    def _admitted(self, wanted: Sequence[ProposeRequest]) -> list[ProposeRequest]:
-        """Return the rows that the breaker lets ask; the others' next round is target-only."""
-        if self.breaker is None or self.client is None or not wanted:
-            return list(wanted)
-        choice = self.breaker.admits(len(wanted))
-        if choice is Choice.DRAFT:
-            return list(wanted)
-        reason = MissReason.BASELINE if choice is Choice.SAMPLE else MissReason.BREAKER_OPEN
-        for each in wanted:
-            if not each.seeded:
-                self.metrics.add("misses", value=reason.value)
-        return [each for each in wanted if each.seeded]
+    def _admitted(
+        self, wanted: Sequence[ProposeRequest]
+    ) -> tuple[list[ProposeRequest], list[Choice]]:
+        """Return the rows that the breaker lets ask, and what it has said of those in its hands.
+
+        The others' next round is target-only.
+        """
+        asking = {
+            each.name: breaker
+            for each in wanted
+            if not each.seeded
+            and (breaker := self.requests[each.name].breaker) is not None
+            and isinstance(self.requests[each.name].drafting, ClientRequest)
+        }
+        if self.breaker is None or not asking:
+            return list(wanted), []
+        choices = self.breaker.admits(list(asking.values()), len(wanted))
+        left_out = {
+            name: choice
+            for name, choice in zip(asking, choices, strict=True)
+            if choice is not Choice.DRAFT
+        }
+        for choice in left_out.values():
+            self.metrics.add("misses", value=choice.reason.value)
+        return [each for each in wanted if each.name not in left_out], choices
 
     def _offered(self, policy: ProposalPolicy) -> ProposalPolicy:
         """Narrow a sparse policy to what HELLO agreed, so that a wide request still drafts."""
