@@ -338,6 +338,7 @@ class DrafterSession:
             states_from=step.base,
             hidden=hidden,
             commit=step.commit,
+            prefix=self._prefix,
         )
 
     def _decline_context(self, step: Step) -> Parts:

@@ -85,7 +85,7 @@ class VerifierConfig:
             draft_identity=self.draft_identity,
             adaptation=self.adaptation,
             shard_count=self.shard_count,
-            features=Feature.EARLY_STOP if self.early_stop else NO_FEATURES,
+            features=Feature.MIRROR | (Feature.EARLY_STOP if self.early_stop else NO_FEATURES),
             states=states,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Protocol, TypeAlias
 
@@ -36,7 +36,7 @@ from draftwire.verifier.reconnect import ConnectPacing, Silence
 from draftwire.verifier.states import TargetStates, require_states
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import Hello, Message
-from draftwire.wire.registry import NONCE_BYTES
+from draftwire.wire.registry import NO_FEATURES, NONCE_BYTES
 
 QUIET_SECONDS: Final = 1.0  # without a word, and the end of a connection is looked for first
 GLANCE_SECONDS: Final = 0.001
@@ -146,10 +146,24 @@ class Connection:
             return self._link.agreed
         deadline = self._clock() + self.config.connect_timeout
         deadline = deadline if until is None else min(deadline, until)
+        try:
+            agreed = self._agree(self._hello, deadline)
+        except RemoteError as error:
+            if (error.code, error.field) != (ProtocolErrorCode.BAD_PADDING, "features"):
+                raise
+            # A drafter of an earlier version, which knows the byte as reserved (P33).
+            agreed = self._agree(replace(self._hello, features=NO_FEATURES), deadline)
+        self._sent_at = self._clock()
+        self._counters.connections += 1
+        self._log.found()
+        return agreed
+
+    def _agree(self, hello: Hello, deadline: float) -> Agreed:
+        """Open a channel and agree on it, with the slots for its replies."""
         self._silence.heard()
         self._channel = self.open_channel(deadline)
         nonce = self._entropy(NONCE_BYTES) if self.config.key else b""
-        self._link = Link(self._hello, self._clock(), self.config.key, nonce)
+        self._link = Link(hello, self._clock(), self.config.key, nonce)
         try:
             agreed = handshake(self._channel, self._link, deadline, self._clock)
             self._require_states(self._channel, self._link, agreed)
@@ -157,9 +171,6 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        self._sent_at = self._clock()
-        self._counters.connections += 1
-        self._log.found()
         return agreed
 
     def _require_states(self, channel: Channel, link: Link, agreed: Agreed) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.identity import ModelIdentity
+from draftwire.wire.processors import Processor
 
 Context = TypeVar("Context")
 Request = TypeVar("Request", contravariant=True)
@@ -74,6 +75,23 @@ class YieldsStates(Protocol[Request]):
         committed: the whole committed sequence; no row is of a token that is not in it. They begin
         at ``first``, or where the first is known behind it, and have no gap; none are known of its
         last token, and R may be 0.
+        """
+
+
+@runtime_checkable
+class MirrorsProcessors(Protocol[Request]):
+    """A target that says what its processors do to a request, as far as it follows from ids alone.
+
+    The drafter does the same to its own logits, so that q is near p. Any q is lossless: what is
+    left out, or is only nearly so, costs accepted drafts and nothing else.
+    """
+
+    def processors(self, context: Request) -> Sequence[Processor]:
+        """Return them in the order in which they are applied, as they are set now.
+
+        Asked once for a request, and again where its :class:`draftwire.verifier.context
+        .HasSettings` has changed. Positions are those of the committed text, prompt included; ids
+        and numbers that no STEP can carry are left out by the caller.
         """
 
 

@@ -6,7 +6,6 @@ from draftwire.wire.hello import ANY_IDENTITY, StateOffer, hello_of
 from draftwire.wire.identity import ModelIdentity, require_identity
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
-    NO_FEATURES,
     V2_LAYOUTS,
     Adaptation,
     Feature,
@@ -26,7 +25,7 @@ def verifier_hello(
     draft_identity: bytes = ANY_IDENTITY,
     adaptation: Adaptation = Adaptation.ANY,
     shard_count: int = 1,
-    features: Feature = NO_FEATURES,
+    features: Feature = Feature.MIRROR,
     states: StateOffer | None = None,
 ) -> Hello:
     """Return the HELLO of a verifier: what its target is, and the most that it will ask for.

@@ -62,7 +62,8 @@ class ClientRequest:
         self._open = True
         self._states: StateSource | None = None
         # What was last found to fit: neither changes once it is made.
-        self._offered: ProposalPolicy | None = None
+        self._asked: ProposalPolicy | None = None
+        self._offered: ProposalPolicy | None = None  # what became of it
         self._limits: Agreed | None = None
 
     @property
@@ -157,11 +158,13 @@ class ClientRequest:
     ) -> tuple[Miss | None, ProposalPolicy]:
         """Return why this round may not ask, or None, and the policy at the depth that it may.
 
-        agreed: with the drafter, or why nothing is.
+        agreed: with the drafter, or why nothing is. Where it does not mirror processors, the policy
+        has none.
         """
         room = self.asking.room()
-        if policy is self._offered and agreed is self._limits and policy.depth <= room:
-            return None, policy
+        if policy is self._asked and agreed is self._limits and policy.depth <= room:
+            assert self._offered is not None
+            return None, self._offered
         if isinstance(agreed, Miss):
             return agreed, policy
         if not self.asking.has_slot(agreed):
@@ -169,9 +172,12 @@ class ClientRequest:
         if room < 1:
             return Miss(MissReason.CONTEXT_LIMIT), policy
         allowed = policy if policy.depth <= room else replace(policy, depth=room)
+        if allowed.processors and not agreed.mirrors:
+            allowed = replace(allowed, processors=b"")
         try:
             require_policy(agreed, allowed)
         except ProtocolError as error:
             return Miss(MissReason.NOT_OFFERED, str(error)), policy
-        self._offered, self._limits = allowed, agreed
+        if allowed.depth == policy.depth:
+            self._asked, self._offered, self._limits = policy, allowed, agreed
         return None, allowed

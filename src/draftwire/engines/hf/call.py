@@ -31,6 +31,7 @@ from draftwire.verifier.generate import Generation
 from draftwire.verifier.policy import policy_like
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.processors import Processor
 from draftwire.wire.registry import Layout
 
 DEFAULT_DEPTH = 5
@@ -97,6 +98,10 @@ class RowTarget:
     def settings(self, context: HfTargetContext) -> bytes:
         """Return what the call's processors are and how they are set now."""
         return context.processors.settings()
+
+    def processors(self, context: HfTargetContext) -> list[Processor]:
+        """Return those of the call's processors that follow from ids alone, for the drafter."""
+        return context.mirrored()
 
     def score(
         self, context: HfTargetContext, committed: Sequence[int], drafts: Sequence[int]

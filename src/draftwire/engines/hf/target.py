@@ -29,6 +29,7 @@ from draftwire.engines.hf.states import KeptStates, StateTap, state_tap
 from draftwire.errors import ConfigurationError, ModelError
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.identity import IdMap
+from draftwire.wire.processors import Processor
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,10 @@ class HfTargetContext:
             pairs = zip(read[first:last], committed[first:last], strict=True)
             end = next(at for at, (one, other) in enumerate(pairs, first) if one != other)
         return first, kept.rows(first, max(first, end))
+
+    def mirrored(self) -> list[Processor]:
+        """Return what a drafter is told of its processors."""
+        return self.processors.mirrored(len(self.padding))
 
     def new_tokens(self, committed: Sequence[int], drafts: Sequence[int]) -> list[int]:
         """Roll the cache back to ``committed``; return what is to be fed then."""
@@ -208,6 +213,10 @@ class HfTargetEngine:
     def settings(self, context: HfTargetContext) -> bytes:
         """Return what the request's processors are and how they are set now."""
         return context.processors.settings()
+
+    def processors(self, context: HfTargetContext) -> list[Processor]:
+        """Return those of the request's processors that follow from ids alone, for the drafter."""
+        return context.mirrored()
 
     def score(
         self, context: HfTargetContext, committed: Sequence[int], drafts: Sequence[int]
