@@ -129,10 +129,7 @@ class VerifierSession:
 
     @property
     def states_wanted(self) -> tuple[int, int]:
-        """Where the rows of states of the next ``ask`` begin, and how many they are at most.
-
-        Those of an opening STEP begin at 0, as its tokens do; others may begin later.
-        """
+        """Where the rows of states of the next ``ask`` begin, and how many they are at most."""
         agreed = self._agreed
         if agreed is None or agreed.states is None:
             return 0, 0
