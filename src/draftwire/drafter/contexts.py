@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Generic
 
 from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.early_stop import StopRule
 from draftwire.drafter.engine import Context
+from draftwire.drafter.mirror import Mirror
+from draftwire.session.proposal import DraftTask
 
 LONGEST_PREFIX: Final = 1 << 18
 """Tokens of a prefix that is drafted for unless configured otherwise, however few a model reads."""
@@ -56,6 +58,7 @@ class HeldContext(Generic[Context]):
     context: Context
     start: int = 0
     stop: StopRule | None = None
+    _mirror: Mirror | None = field(default=None, init=False)
 
     @property
     def end(self) -> int:
@@ -69,3 +72,15 @@ class HeldContext(Generic[Context]):
         did, for so many tokens.
         """
         return max(min(self.end, cached) - start, 0) if self.start == start else 0
+
+    def mirror_of(self, task: DraftTask, vocab_size: int) -> Mirror | None:
+        """Return the processors of a task at its place in the text, or None where it has none."""
+        encoded, mirror = task.policy.processors, self._mirror
+        if not encoded:
+            mirror = None
+        elif mirror is None or mirror.prefix is not task.prefix or mirror.encoded != encoded:
+            mirror = Mirror(encoded, task.prefix, vocab_size)
+        if mirror is not None:
+            mirror.follow(task.first_position)
+        self._mirror = mirror
+        return mirror

@@ -20,6 +20,7 @@ from draftwire.drafter.engine import Context, DraftEngine, LimitsDepth
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose, warm_up
 from draftwire.drafter.scheduler import BatchScheduler, Owner, Turn
+from draftwire.drafter.states import give_states, states_read, unwindowed
 from draftwire.exact.words import ProposalWords
 from draftwire.rows.prepare import prepare
 from draftwire.rows.shards import ShardDraft
@@ -45,8 +46,15 @@ _Batch: TypeAlias = tuple[int, float, Sequence[Turn[Owner]], Sequence[Draft | Sh
 """What was drawn at once: how many proposals, in how many seconds, and what was answered."""
 
 
-def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
-    """Return the HELLO of a drafter: its engine's identity and the limits of its configuration."""
+def drafter_hello(
+    engine: DraftEngine[Any], config: DrafterConfig, *, mirrors: bool = True
+) -> Hello:
+    """Return the HELLO of a drafter: its engine's identity and the limits of its configuration.
+
+    mirrors: whether its proposer follows the processors of a policy.
+    """
+    config = unwindowed(engine, engine.max_context, config)
+    features = Feature.EARLY_STOP | (Feature.MIRROR if mirrors else NO_FEATURES)
     most = engine.max_depth if isinstance(engine, LimitsDepth) else config.max_depth
     return hello_of(
         Role.DRAFTER,
@@ -61,7 +69,8 @@ def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
         max_reply_bytes=config.max_reply_bytes,
         shard_count=config.shard_count,
         peer_identity=config.target_identity,
-        features=NO_FEATURES if config.shard_count > 1 else Feature.EARLY_STOP,
+        states=states_read(engine, config.state_rows),
+        features=NO_FEATURES if config.shard_count > 1 else features,
     )
 
 
@@ -99,8 +108,9 @@ class DrafterProgram(Generic[Context]):
         self.memory = ReplyMemory(config.max_reply_memory or usual_memory())
         self._answer = require_room(engine.vocab_size, config, self.memory.most)
         self.connections: set[Connection[Context]] = set()
-        self._hello = drafter_hello(engine, config)
-        self._window = Window.of(engine.max_context, config)
+        # Who proposes otherwise, as ranks do, has rows that are not whole.
+        self._hello = drafter_hello(engine, config, mirrors=proposer is None)
+        self._window = Window.of(engine.max_context, unwindowed(engine, engine.max_context, config))
         self._source = source
         self._proposer = proposer or partial(propose, kernels=config.kernels)
         self._warms_kernels = proposer is None  # who proposes otherwise has kernels of its own
@@ -361,6 +371,7 @@ class DrafterProgram(Generic[Context]):
             self.counters.engine_failures += 1
             for connection, task in everyone:
                 self.close_context(connection, task.session)
+                connection.lose_states(task.session)
             if len(everyone) == 1:
                 _LOG.exception("the engine failed; the proposal is declined")
                 return [Status.INTERNAL]
@@ -390,7 +401,9 @@ class DrafterProgram(Generic[Context]):
         # the model's, or where the window has moved on.
         held.start, kept = self._reading(held, task)
         self.engine.truncate(held.context, kept)
-        tokens, policy = task.new_tokens[held.end - task.cached_tokens :], task.policy
+        if not piece:
+            self.counters.state_rows += give_states(self.engine, held, task, connection.states)
+        tokens, policy, mirror = task.new_tokens[held.end - task.cached_tokens :], task.policy, None
         if held.end < task.cached_tokens:
             assert connection.table is not None
             tokens = connection.table[task.session].tokens[held.end :]
@@ -399,8 +412,10 @@ class DrafterProgram(Generic[Context]):
                 tokens[: self.config.peer.prefill_chunk_tokens],
                 replace(policy, depth=0),
             )
-        elif held.stop is not None:
-            held.stop.begin(task.round, task.commit, policy.depth)
+        else:
+            mirror = held.mirror_of(task, self.engine.vocab_size)
+            if held.stop is not None:
+                held.stop.begin(task.round, task.commit, policy.depth)
         self.counters.fed_tokens += len(tokens)
         return DraftJob(
             held.context,
@@ -412,6 +427,7 @@ class DrafterProgram(Generic[Context]):
             task.first_position,
             task.session,
             held.stop,
+            mirror,
         )
 
 
