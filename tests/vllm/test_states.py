@@ -26,7 +26,7 @@ from tests.vllm.engines import (
 from tests.vllm.models import tiny_folder
 from tests.vllm.test_requests import seeded
 
-LAYERS = (0, 2)
+LAYERS = (0, 1)
 WIDTH = 64
 
 
@@ -104,14 +104,10 @@ def held_against(bench: Bench, whole: Sequence[Sequence[int]]) -> list[int]:
     for rows in bench.drafter.rows.values():
         positions = sorted(rows)
         assert positions == list(range(positions[0], positions[-1] + 1))
-        rest = np.stack([rows[at] for at in positions])
-        assert any(
-            len(text) > positions[-1]
-            and np.allclose(
-                rest, due(bench.model, text)[positions], rtol=0.02, atol=0.02
-            )  # bfloat16 on the wire
-            for text in whole
-        )
+        read = np.stack([rows[at] for at in positions])
+        longer = [text for text in whole if len(text) > positions[-1]]
+        near = {"rtol": 0.02, "atol": 0.02}  # bfloat16 on the wire
+        assert any(np.allclose(read, due(bench.model, text)[positions], **near) for text in longer)
         found.append(positions[0])
     return found
 
@@ -150,4 +146,4 @@ def test_nothing_is_kept_of_requests_that_are_over(bench: Bench) -> None:
     run(bench, [(3, 4), (5, 6)])
     run(bench, [(3,)], 2)
     states = speculation_of(bench.engine).states
-    assert len([name for name in vars(states)["_kept"]]) <= 1
+    assert len(states.requests) <= 1

@@ -152,8 +152,8 @@ def connect(
 ) -> DraftClient:
     """Return a client of the configured drafter, connected where it is there.
 
-    states: what the target has of hidden states. A drafter that is away is found later; one that is there and does not fit is refused now.
-    Raises ConfigurationError.
+    states: what the target has of hidden states. A drafter that is away is found later; one that is
+    there and does not fit is refused now. Raises ConfigurationError.
     """
     client = RemoteDrafter(
         options.address,

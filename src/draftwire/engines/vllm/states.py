@@ -16,7 +16,8 @@ def target_states(vllm_config: Any) -> TargetStates | None:
     """Return what a target has of states, None where vLLM does not give them out.
 
     It does for models that serve as the target of its own EAGLE-3 drafters; asked for on one rank,
-    since the layers, which the drafter names, have to be known on all.
+    since the layers, which the drafter names, have to be known on all. The last layer is left out:
+    its state is given out before the final norm, and drafters read it behind that.
     """
     from vllm.model_executor.model_loader.utils import get_model_cls
     from vllm.model_executor.models.interfaces import supports_eagle3
@@ -24,7 +25,8 @@ def target_states(vllm_config: Any) -> TargetStates | None:
     model = vllm_config.model_config
     if vllm_config.parallel_config.world_size > 1 or not supports_eagle3(get_model_cls(model)):
         return None
-    return TargetStates(int(model.hf_text_config.num_hidden_layers), int(model.get_hidden_size()))
+    layers = int(model.hf_text_config.num_hidden_layers) - 1
+    return TargetStates(layers, int(model.get_hidden_size())) if layers else None
 
 
 class RunnerStates:
@@ -56,6 +58,11 @@ class RunnerStates:
             kept = self._kept.setdefault(name, KeptStates(self._tap, self.layers))
             kept.add(int(batch.num_computed_tokens_cpu[row]), [each[begin:end] for each in states])
             begin = end
+
+    @property
+    def requests(self) -> list[str]:
+        """Those of which something is kept."""
+        return list(self._kept)
 
     def finish(self, name: str) -> None:
         """A request has ended."""
