@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,8 @@ from draftwire.drafter.connection import Connection
 from draftwire.drafter.contexts import HeldContext, Window, longest_prefix
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.early_stop import EarlyStop, StopMaker
-from draftwire.drafter.engine import Context, DraftEngine, LimitsDepth
+from draftwire.drafter.engine import Context, DraftEngine, LimitsDepth, MeasuresContexts
+from draftwire.drafter.finished import FinishedContexts
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose, warm_up
 from draftwire.drafter.scheduler import BatchScheduler, Owner, Turn
@@ -112,6 +114,7 @@ class DrafterProgram(Generic[Context]):
             config.peer.prefill_chunk_tokens, self._feed
         )
         self._lapse_at = 0.0  # when silent sessions are looked for again
+        self.finished = FinishedContexts(config.kept_prefix_memory, self._close)
         self._drawing = 0  # proposals of the batch that is being drawn
         self._unbooked: list[_Batch[Connection[Context]]] = []
 
@@ -140,6 +143,8 @@ class DrafterProgram(Generic[Context]):
         nonce = self._entropy(NONCE_BYTES) if self._key else b""
         link = Link(self._hello, self._clock(), self._key, nonce)
         connection = Connection(self, link, self._clock)
+        if self._key:
+            connection.owner = b""  # all that have proved the one key
         self.connections.add(connection)
         self.counters.connections += 1
         return connection
@@ -152,9 +157,13 @@ class DrafterProgram(Generic[Context]):
         if connection in self.connections:
             self.connections.remove(connection)
             self.counters.ended += 1
+            if not isinstance(connection.owner, bytes):
+                self.finished.forget(connection.owner)
 
     def wait(self, connection: Connection[Context], task: DraftTask) -> None:
         """Let a task wait for its turn; one that its session asked for before is over."""
+        if task.session not in connection.contexts and not task.cached_tokens:
+            self._resume(connection, task)
         self.counters.withdrawn += self._scheduler.put(connection, task)
 
     def reserve(self, connection: Connection[Context], task: DraftTask, size: int) -> bool:
@@ -196,19 +205,66 @@ class DrafterProgram(Generic[Context]):
         """Cancel a session's task, or all of a connection's."""
         self.counters.withdrawn += self._scheduler.drop(connection, session)
 
-    def close_context(self, connection: Connection[Context], session: int) -> None:
-        """Let the engine free what a session holds; it may fail in any way, and never raises here.
+    def _resume(self, connection: Connection[Context], task: DraftTask) -> None:
+        """Give a new session the context of one that is over, where their prefixes share enough."""
+        if self._window.start(task.first_position):
+            return
+        found = self.finished.take(connection.owner, array("i", task.new_tokens[:-1]))
+        if found is not None:
+            held, shared = found
+            held.shared, held.stop = shared, None
+            self._hold(connection, task, held)
 
-        Every end of a session comes here: a verifier that leaves must not end the others.
+    def _hold(
+        self, connection: Connection[Context], task: DraftTask, held: HeldContext[Context]
+    ) -> None:
+        """A session has a context from now on."""
+        connection.contexts[task.session] = held
+        if connection.stops_early:
+            held.stop = self._stop(self._clock, connection.finished)
+        self.counters.sessions += 1
+
+    def _cut(self, held: HeldContext[Context]) -> bool:
+        """Cut a context of another session to what its new one shares; False where that fails."""
+        try:
+            self.engine.truncate(held.context, held.shared)
+        except Exception:  # the engine is not ours, and a new context will do
+            self._failed("cut")
+            return False
+        return True
+
+    def close_context(
+        self, connection: Connection[Context], session: int, *, keep: bool = True
+    ) -> None:
+        """A session needs its context no more; never raises, whatever the engine does.
+
+        Every end of a session comes here: a verifier that leaves must not end the others. keep:
+        for a later session, where such are kept; False = it is not to be trusted.
         """
         held = connection.contexts.pop(session, None)
         if held is None:
             return
+        keep = keep and bool(self.config.kept_prefix_memory) and not self.draining
+        if keep and isinstance(self.engine, MeasuresContexts):
+            try:
+                size = self.engine.context_bytes(held.context)
+            except Exception:  # the engine is not ours
+                self._failed("measure")
+            else:
+                self.finished.put(connection.owner, held, size)
+                return
+        self._close(held.context)
+
+    def _close(self, context: Context) -> None:
+        """Let the engine free a context."""
         try:
-            self.engine.close(held.context)
+            self.engine.close(context)
         except Exception:  # the engine is not ours
-            self.counters.engine_failures += 1
-            _LOG.exception("the engine failed to close a context")
+            self._failed("close")
+
+    def _failed(self, what: str) -> None:
+        self.counters.engine_failures += 1
+        _LOG.exception("the engine failed to %s a context", what)
 
     def positions_of(self, connection: Connection[Context]) -> int:
         """Return how many drafts a connection waits for."""
@@ -239,8 +295,9 @@ class DrafterProgram(Generic[Context]):
         return connection in self._scheduler
 
     def drain(self) -> None:
-        """Take no more sessions; those that were drafted for go on."""
+        """Take no more sessions, and keep none that is over; those drafted for go on."""
         self.draining = True
+        self.finished.clear()
 
     def draft(self) -> list[Connection[Context]]:
         """Draw the next batch, and book it; returns the connections that were answered."""
@@ -272,6 +329,11 @@ class DrafterProgram(Generic[Context]):
             for (connection, task), draft in zip(batch, drafts, strict=False):
                 connection.answer(task, draft)
                 answered.append(connection)
+                held = connection.contexts.get(task.session)
+                if held is not None and isinstance(draft, Draft):
+                    # The drafts that were fed: all that stand behind what was committed.
+                    fed = max(held.context.length - len(held.tokens), 0)
+                    held.tokens.extend(draft.tokens[:fed])
             self._unbooked.append((size, took, batch, drafts))
         return answered
 
@@ -314,7 +376,8 @@ class DrafterProgram(Generic[Context]):
                 self.lapsed(len(silent), LeaseEnd.EXPIRED)
 
     def shut_down(self) -> None:
-        """Decline what waits: this drafter is going away."""
+        """Decline what waits, and free what is kept: this drafter is going away."""
+        self.drain()
         for connection, task in self._scheduler.clear():
             self._count(Status.SHUTTING_DOWN)
             connection.answer(task, Status.SHUTTING_DOWN)
@@ -360,7 +423,7 @@ class DrafterProgram(Generic[Context]):
             # program. The culprit is found by drafting alone, from contexts that are made again.
             self.counters.engine_failures += 1
             for connection, task in everyone:
-                self.close_context(connection, task.session)
+                self.close_context(connection, task.session, keep=False)
             if len(everyone) == 1:
                 _LOG.exception("the engine failed; the proposal is declined")
                 return [Status.INTERNAL]
@@ -381,15 +444,18 @@ class DrafterProgram(Generic[Context]):
         self, connection: Connection[Context], task: DraftTask, *, piece: bool
     ) -> DraftJob[Context]:
         held = connection.contexts.get(task.session)
+        if held is not None and held.shared and not self._cut(held):
+            self.close_context(connection, task.session, keep=False)
+            held = None
         if held is None:
-            held = connection.contexts[task.session] = HeldContext(self.engine.open())
-            if connection.stops_early:
-                held.stop = self._stop(self._clock, connection.finished)
-            self.counters.sessions += 1
+            held = HeldContext(self.engine.open())
+            self._hold(connection, task, held)
         # Less than is kept where it was made again after the engine failed, where drafts were not
         # the model's, or where the window has moved on.
         held.start, kept = self._reading(held, task)
         self.engine.truncate(held.context, kept)
+        held.shared = 0
+        del held.tokens[kept:]
         tokens, policy = task.new_tokens[held.end - task.cached_tokens :], task.policy
         if held.end < task.cached_tokens:
             assert connection.table is not None
@@ -401,6 +467,7 @@ class DrafterProgram(Generic[Context]):
             )
         elif held.stop is not None:
             held.stop.begin(task.round, task.commit, policy.depth)
+        held.tokens.extend(tokens)
         self.counters.fed_tokens += len(tokens)
         return DraftJob(
             held.context,

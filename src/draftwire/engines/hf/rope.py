@@ -111,6 +111,11 @@ class BorderedSequence:
         """The tokens that have been fed."""
         return tuple(self._tokens)
 
+    @property
+    def bytes(self) -> int:
+        """Memory of both readings."""
+        return self._short.bytes + self._long.bytes
+
     def layer_lengths(self) -> list[int]:
         """Return the number of positions that each layer of the reading in use holds."""
         return (self._long if self.length > self._border else self._short).layer_lengths()
