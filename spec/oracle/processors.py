@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from spec.oracle.arithmetic import binary64, nearest
 from spec.oracle.frames import Refused
 
 Processor = tuple[int, tuple[Any, ...], tuple[Any, ...]]
@@ -116,3 +117,90 @@ def write_processors(processors: Sequence[Processor]) -> bytes:
             data += b"".join(struct.pack("<fI", bias, len(ids)) for bias, ids in items)
             data += b"".join(struct.pack(f"<{len(ids)}i", *ids) for _, ids in items)
     return data
+
+
+# A30 ---------------------------------------------------------------------------------------------
+
+NEVER = None
+Logit = Fraction | None
+
+
+def processed(
+    logits: Sequence[Logit], text: Sequence[int], processors: Sequence[Processor]
+) -> list[Logit]:
+    """A30: a row of logits behind a text after processors; Refused where one comes to +infinity."""
+    row = list(logits)
+    for processor in processors:
+        row = [changed(row[token], token, text, processor) for token in range(len(row))]
+    return row
+
+
+def changed(z: Logit, token: int, text: Sequence[int], processor: Processor) -> Logit:
+    """One logit after one processor."""
+    kind, numbers, items = processor
+    if kind == REPETITION:
+        start, penalty = numbers
+        if z is NEVER or token not in text[start:]:
+            return z
+        penalty = Fraction(penalty)
+        return narrowed(z / penalty if z > 0 else z * penalty)
+    if kind == OCCURRENCE:
+        start, presence, frequency = numbers
+        count = text[start:].count(token)
+        if not count:
+            return z
+        product = binary64(Fraction(frequency) * count)
+        return plus(z, -binary64(Fraction(presence) + product))
+    if kind == NO_REPEAT_NGRAM:
+        start, size = numbers
+        return NEVER if token in followers(tuple(text[start:]), size) else z
+    if kind == BIAS:
+        for each, bias in items:
+            z = plus(z, bias) if each == token else z
+        return z
+    if kind == SEQUENCES:
+        return plus_sum(z, token, tuple(text[numbers[0] :]), items)
+    begin, end = numbers
+    if not begin <= len(text) < end or (token in items) is (kind == ALLOW):
+        return z
+    return NEVER
+
+
+def followers(text: tuple[int, ...], size: int) -> set[int]:
+    """Ids that would end a sequence of ``size`` ids that the text holds already."""
+    if len(text) < size - 1:
+        return set()
+    last = text[len(text) - size + 1 :]
+    places = range(len(text) - size + 1)
+    return {text[at + size - 1] for at in places if text[at : at + size - 1] == last}
+
+
+def plus_sum(z: Logit, token: int, text: tuple[int, ...], sequences: tuple[Any, ...]) -> Logit:
+    """A logit with the biases of the sequences that the token would end."""
+    biases = [
+        bias
+        for bias, ids in sequences
+        if ids[-1] == token and text[max(len(text) - len(ids) + 1, 0) :] == ids[:-1]
+    ]
+    if not biases or -math.inf in biases:
+        return NEVER if biases else z
+    total = Fraction(0)
+    for bias in biases:
+        total = binary64(total + Fraction(bias))
+    return plus(z, total)
+
+
+def plus(z: Logit, amount: Fraction | float) -> Logit:
+    """A logit and an amount, which is a binary32 before it is added."""
+    if z is NEVER or amount == -math.inf:
+        return NEVER
+    added = narrowed(Fraction(amount))
+    return NEVER if added is NEVER else narrowed(z + added)
+
+
+def narrowed(x: Fraction) -> Logit:
+    """A binary32; what is larger is refused, as +infinity is (A1), and what is smaller never is."""
+    rounded = nearest(x, 24, -149)
+    if rounded >= Fraction(2) ** 128:
+        raise Refused("NON_FINITE", "logits")
+    return NEVER if rounded <= -(Fraction(2) ** 128) else rounded

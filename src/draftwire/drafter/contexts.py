@@ -9,6 +9,8 @@ from typing import Final, Generic
 from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.early_stop import StopRule
 from draftwire.drafter.engine import Context
+from draftwire.drafter.mirror import Mirror
+from draftwire.session.proposal import DraftTask
 
 LONGEST_PREFIX: Final = 1 << 18
 """Tokens of a prefix that is drafted for unless configured otherwise, however few a model reads."""
@@ -61,6 +63,7 @@ class HeldContext(Generic[Context]):
     tokens: array[int] = field(default_factory=lambda: array("i"))
     shared: int = 0
     stop: StopRule | None = None
+    _mirror: Mirror | None = field(default=None, init=False)
 
     @property
     def end(self) -> int:
@@ -75,3 +78,15 @@ class HeldContext(Generic[Context]):
         """
         kept = min(self.end, max(cached, self.shared))
         return max(kept - start, 0) if self.start == start else 0
+
+    def mirror_of(self, task: DraftTask, vocab_size: int) -> Mirror | None:
+        """Return the processors of a task at its place in the text, or None where it has none."""
+        encoded, mirror = task.policy.processors, self._mirror
+        if not encoded:
+            mirror = None
+        elif mirror is None or mirror.prefix is not task.prefix or mirror.encoded != encoded:
+            mirror = Mirror(encoded, task.prefix, vocab_size)
+        if mirror is not None:
+            mirror.follow(task.first_position)
+        self._mirror = mirror
+        return mirror

@@ -22,6 +22,7 @@ from draftwire.drafter.finished import FinishedContexts
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose, warm_up
 from draftwire.drafter.scheduler import BatchScheduler, Owner, Turn
+from draftwire.drafter.states import give_states, states_read, unwindowed
 from draftwire.exact.words import ProposalWords
 from draftwire.rows.prepare import prepare
 from draftwire.rows.shards import ShardDraft
@@ -47,8 +48,15 @@ _Batch: TypeAlias = tuple[int, float, Sequence[Turn[Owner]], Sequence[Draft | Sh
 """What was drawn at once: how many proposals, in how many seconds, and what was answered."""
 
 
-def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
-    """Return the HELLO of a drafter: its engine's identity and the limits of its configuration."""
+def drafter_hello(
+    engine: DraftEngine[Any], config: DrafterConfig, *, mirrors: bool = True
+) -> Hello:
+    """Return the HELLO of a drafter: its engine's identity and the limits of its configuration.
+
+    mirrors: whether its proposer follows the processors of a policy.
+    """
+    config = unwindowed(engine, engine.max_context, config)
+    features = Feature.EARLY_STOP | (Feature.MIRROR if mirrors else NO_FEATURES)
     most = engine.max_depth if isinstance(engine, LimitsDepth) else config.max_depth
     return hello_of(
         Role.DRAFTER,
@@ -63,7 +71,8 @@ def drafter_hello(engine: DraftEngine[Any], config: DrafterConfig) -> Hello:
         max_reply_bytes=config.max_reply_bytes,
         shard_count=config.shard_count,
         peer_identity=config.target_identity,
-        features=NO_FEATURES if config.shard_count > 1 else Feature.EARLY_STOP,
+        states=states_read(engine, config.state_rows),
+        features=NO_FEATURES if config.shard_count > 1 else features,
     )
 
 
@@ -101,8 +110,9 @@ class DrafterProgram(Generic[Context]):
         self.memory = ReplyMemory(config.max_reply_memory or usual_memory())
         self._answer = require_room(engine.vocab_size, config, self.memory.most)
         self.connections: set[Connection[Context]] = set()
-        self._hello = drafter_hello(engine, config)
-        self._window = Window.of(engine.max_context, config)
+        # Who proposes otherwise, as ranks do, has rows that are not whole.
+        self._hello = drafter_hello(engine, config, mirrors=proposer is None)
+        self._window = Window.of(engine.max_context, unwindowed(engine, engine.max_context, config))
         self._source = source
         self._proposer = proposer or partial(propose, kernels=config.kernels)
         self._warms_kernels = proposer is None  # who proposes otherwise has kernels of its own
@@ -424,6 +434,7 @@ class DrafterProgram(Generic[Context]):
             self.counters.engine_failures += 1
             for connection, task in everyone:
                 self.close_context(connection, task.session, keep=False)
+                connection.lose_states(task.session)
             if len(everyone) == 1:
                 _LOG.exception("the engine failed; the proposal is declined")
                 return [Status.INTERNAL]
@@ -456,7 +467,9 @@ class DrafterProgram(Generic[Context]):
         self.engine.truncate(held.context, kept)
         held.shared = 0
         del held.tokens[kept:]
-        tokens, policy = task.new_tokens[held.end - task.cached_tokens :], task.policy
+        if not piece:
+            self.counters.state_rows += give_states(self.engine, held, task, connection.states)
+        tokens, policy, mirror = task.new_tokens[held.end - task.cached_tokens :], task.policy, None
         if held.end < task.cached_tokens:
             assert connection.table is not None
             tokens = connection.table[task.session].tokens[held.end :]
@@ -465,8 +478,10 @@ class DrafterProgram(Generic[Context]):
                 tokens[: self.config.peer.prefill_chunk_tokens],
                 replace(policy, depth=0),
             )
-        elif held.stop is not None:
-            held.stop.begin(task.round, task.commit, policy.depth)
+        else:
+            mirror = held.mirror_of(task, self.engine.vocab_size)
+            if held.stop is not None:
+                held.stop.begin(task.round, task.commit, policy.depth)
         held.tokens.extend(tokens)
         self.counters.fed_tokens += len(tokens)
         return DraftJob(
@@ -479,6 +494,7 @@ class DrafterProgram(Generic[Context]):
             task.first_position,
             task.session,
             held.stop,
+            mirror,
         )
 
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from draftwire.drafter.early_stop import StopRule
 from draftwire.drafter.engine import Context, DraftEngine
+from draftwire.drafter.mirror import Mirror
 from draftwire.errors import ArithmeticRefusalError
 from draftwire.exact.words import Address, Domain, ProposalWords, WordSource
+from draftwire.kernels.adjustments import Adjustment
 from draftwire.kernels.prepare import prepare_kernels
 from draftwire.kernels.protocol import NO_TOKEN
 from draftwire.kernels.registry import kernels_for
@@ -33,7 +35,8 @@ class DraftJob(Generic[Context]):
     context: holds all of the committed prefix but ``new_tokens``, its last one or more. A policy of
     depth 0 draws nothing: ``new_tokens`` are a chunk of a prefill then, and more is to follow.
     session: as the verifier names it on its connection. stop: decides how many drafts are admitted;
-    None = all that the policy asks for.
+    None = all that the policy asks for. mirror: the policy's processors at the end of the prefix;
+    None = it has none, or they are not followed.
     """
 
     context: Context
@@ -45,6 +48,7 @@ class DraftJob(Generic[Context]):
     first_position: int
     session: int = 0
     stop: StopRule | None = None
+    mirror: Mirror | None = None
 
 
 class Proposer(Protocol[Context]):
@@ -69,6 +73,10 @@ class _Drawing(Generic[Context]):
     draft: Draft
     refused: bool = False
 
+    def adjustments(self) -> Sequence[Adjustment]:
+        """What the processors do to the next row."""
+        return () if self.job.mirror is None else self.job.mirror.adjustments()
+
     def take(self, token: int, q: QRow) -> None:
         """Go on from a row: the token drawn and its q, or NO_TOKEN where the row is refused."""
         if token == NO_TOKEN:
@@ -84,6 +92,8 @@ class _Drawing(Generic[Context]):
         left = self.job.policy.depth - len(self.draft.tokens)
         if left and admitted and (stop is None or stop.goes_on()):
             self.new_tokens = (token,)
+            if self.job.mirror is not None:
+                self.job.mirror.draft(token)
         elif left:
             self.draft.admitted = len(self.draft.tokens)
             fill(self.draft, self.job.policy, q.vocab_size)
@@ -98,12 +108,13 @@ def propose(
 ) -> list[Draft | Status]:
     """Draw one proposal a job: token i has exactly the law of row i, given the tokens before it.
 
-    jobs: of different contexts; those of depth 0 are fed and no more. Each row is rounded to counts
-    once, the token is drawn from those counts (A16), and those counts are what is returned. The
-    last token of a proposal is drawn but not fed. A position of all jobs is one pass of the model
-    and, for each policy, one call of the kernels where the logits lie; tokens and counts alone come
-    to the host. A first row that the arithmetic refuses ends its own job alone, with
-    ``Status.REFUSED_ARITHMETIC``; after a later one the proposal goes on with a q of its own (P11).
+    jobs: of different contexts; those of depth 0 are fed and no more. Each row, after the job's
+    processors, is rounded to counts once, the token is drawn from those counts (A16), and those
+    counts are what is returned. The last token of a proposal is drawn but not fed. A position of
+    all jobs is one pass of the model and, for each policy, one call of the kernels where the logits
+    lie; tokens and counts alone come to the host. A first row that the arithmetic refuses ends its
+    own job alone, with ``Status.REFUSED_ARITHMETIC``; after a later one the proposal goes on with a
+    q of its own (P11).
     A job's ``stop`` sees the q of each row before its token is used: one that is not admitted ends
     the proposal, whose rows from there on have no draft (P35).
     kernels: a choice of :func:`draftwire.kernels.registry.kernels_for`.
@@ -117,8 +128,10 @@ def propose(
         for policy, rows in _by_policy(active).items():
             uniform24 = [active[row].uniform24[len(active[row].draft.tokens)] for row in rows]
             own = logits if len(rows) == len(active) else logits[rows]
-            for row, drawn in zip(rows, _drawn(kernels, own, policy, uniform24), strict=True):
-                active[row].take(*drawn)
+            adjustments = [active[row].adjustments() for row in rows]
+            drawn = _drawn(kernels, own, policy, adjustments, uniform24)
+            for row, (token, q) in zip(rows, drawn, strict=True):
+                active[row].take(token, q)
     return [Status.REFUSED_ARITHMETIC if each.refused else each.draft for each in drawings]
 
 
@@ -167,21 +180,30 @@ def fill(draft: Draft, policy: ProposalPolicy, vocab_size: int) -> None:
 
 
 def _by_policy(active: Sequence[_Drawing[Context]]) -> dict[ProposalPolicy, list[int]]:
-    """The rows that each policy, whatever its depth, holds for; a chunk of a prefill is in none."""
+    """The rows that each policy, whatever its depth and processors, holds for.
+
+    A chunk of a prefill is in none.
+    """
     rows: dict[ProposalPolicy, list[int]] = {}
     for row, each in enumerate(active):
         policy = each.job.policy
         if policy.depth:
-            rows.setdefault(replace(policy, depth=1), []).append(row)
+            rows.setdefault(replace(policy, depth=1, processors=b""), []).append(row)
     return rows
 
 
 def _drawn(
-    choice: str, logits: Any, policy: ProposalPolicy, uniform24: Sequence[int]
+    choice: str,
+    logits: Any,
+    policy: ProposalPolicy,
+    adjustments: Sequence[Sequence[Adjustment]],
+    uniform24: Sequence[int],
 ) -> list[tuple[int, QRow]]:
     """The token of each row, NO_TOKEN where it is refused, and the q that it was drawn from."""
     kernels = kernels_for(choice, logits)
     try:
+        if any(adjustments):
+            logits = kernels.adjust(logits, adjustments)
         q, _ = kernels.quantise(logits, policy)
     except ArithmeticRefusalError:  # the policy or the logits as a whole
         size = logits.shape[1]

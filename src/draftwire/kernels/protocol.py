@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from draftwire.exact.words import WordSource
+    from draftwire.kernels.adjustments import Adjustment
     from draftwire.kernels.rows import QRow
     from draftwire.wire.messages import ProposalPolicy
 
@@ -114,6 +115,14 @@ class Kernels(Protocol[Array]):
 
     def host_row(self, scores: Array, row: int) -> NDArray[Any]:
         """One row of scores on the host, (V,), binary32 or binary64; waits for the device."""
+        ...
+
+    def adjust(self, logits: Array, adjustments: Sequence[Sequence[Adjustment]]) -> Array:
+        """(N, V) logits after the adjustments of each row, in their order, where they lie (A30).
+
+        Returns new binary32 rows; every operation on a logit is one rounding to binary32. Errors:
+        ArithmeticRefusalError OUT_OF_RANGE (types, shapes).
+        """
         ...
 
     def quantise(self, logits: Array, policy: ProposalPolicy) -> tuple[QRows[Array], Array]:

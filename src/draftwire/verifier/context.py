@@ -37,6 +37,27 @@ class HasSettings(Protocol[Context]):
         """
 
 
+class RequestContext:
+    """What the p of one request depends on beside its ids; it may change between rounds."""
+
+    def __init__(
+        self, target: Any, key: RequestKey, sampling: Sampling, end_tokens: Iterable[int]
+    ) -> None:
+        """Take the request's own part; nothing of its processors has been looked at yet."""
+        self._key = key
+        self._sampling = sampling_settings(sampling, end_tokens)
+        self._settings_of = target.settings if isinstance(target, HasSettings) else None
+        self._processors: bytes | None = None  # as they were last looked at
+
+    def changed(self, context: Any) -> int | None:
+        """Return the version, where p depends on something else than when it was last looked at."""
+        processors = b"" if self._settings_of is None else self._settings_of(context)
+        if processors == self._processors:
+            return None
+        self._processors = processors
+        return context_version(self._key, self._sampling + processors)
+
+
 def context_version(key: RequestKey, settings: bytes) -> int:
     """Return the version of a context, 1..2^32 - 1; 0 stays free for "not said".
 

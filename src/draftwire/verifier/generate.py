@@ -18,18 +18,20 @@ from draftwire.session.proposal import Proposal
 from draftwire.session.reasons import DropReason
 from draftwire.text.detokenizer import Decode
 from draftwire.verifier.breaker import BreakerState, Choice, Gain, Paused, RequestBreaker
-from draftwire.verifier.context import HasSettings, context_version, sampling_settings
-from draftwire.verifier.drafter import Drafter, DraftRequest
+from draftwire.verifier.context import RequestContext
+from draftwire.verifier.drafter import Drafter, DraftRequest, SendsStates
 from draftwire.verifier.emission import KIND_AFTER, Emission, Kind
-from draftwire.verifier.engine import Context, HasDevice, TargetEngine
+from draftwire.verifier.engine import Context, HasDevice, TargetEngine, YieldsStates
 from draftwire.verifier.judge import Judgement, judge
 from draftwire.verifier.log import breaker_changed
+from draftwire.verifier.mirror import mirrored
 from draftwire.verifier.miss import Drafted, Miss, MissReason
 from draftwire.verifier.no_drafter import NoDrafter
 from draftwire.verifier.notes import note_of
 from draftwire.verifier.report import Report
 from draftwire.verifier.request_check import check_request, prompt_ids, with_depth
 from draftwire.verifier.sampling import Sampling
+from draftwire.verifier.states import RequestStates
 from draftwire.verifier.stop import Ends, Finish, StopRules
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import LayoutSet, Outcome
@@ -81,10 +83,7 @@ class Generation(Generic[Context], Iterator[Emission]):
             prompt=prompt,
         )
         self._words = KeyedWords(key) if words is None else words
-        self._key = key
-        self._settings = sampling_settings(sampling, target.end_tokens)
-        self._settings_of = target.settings if isinstance(target, HasSettings) else None
-        self._processors: bytes | None = None  # as they were last looked at
+        self._context = RequestContext(target, key, sampling, target.end_tokens)
         self._on_emission = on_emission
         context = target.open(prompt, sampling)  # first: it may refuse, and no slot is taken then
         self.drafting: DraftRequest = (
@@ -157,7 +156,10 @@ class Generation(Generic[Context], Iterator[Emission]):
         self, drafter: Drafter, context: Context, prompt: Sequence[int], proposal_key: int
     ) -> DraftRequest:
         """Return the request's drafting; context: the target's, for whom that decides something."""
-        return drafter.open(prompt, proposal_key)
+        drafting = drafter.open(prompt, proposal_key)
+        if isinstance(drafting, SendsStates) and isinstance(self._target, YieldsStates):
+            drafting.use_states(RequestStates(self._target, context, self._committed))
+        return drafting
 
     def _free(self) -> None:
         """Free the request on both sides, once."""
@@ -232,11 +234,11 @@ class Generation(Generic[Context], Iterator[Emission]):
         """Whether p depends on something else than when this was last looked at."""
         assert self._held is not None
         (context,) = self._held
-        processors = b"" if self._settings_of is None else self._settings_of(context)
-        if processors == self._processors:
+        version = self._context.changed(context)
+        if version is None:
             return False
-        self._processors = processors
-        self.drafting.use_context(context_version(self._key, self._settings + processors))
+        self._policy = mirrored(self._policy, self._target, context)
+        self.drafting.use_context(version)
         return True
 
     def _round(self) -> list[Emission]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from draftwire.wire.hello import ANY_IDENTITY, hello_of
+from draftwire.wire.hello import ANY_IDENTITY, StateOffer, hello_of
 from draftwire.wire.identity import ModelIdentity, require_identity
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
-    NO_FEATURES,
     V2_LAYOUTS,
     Adaptation,
     Feature,
@@ -26,7 +25,8 @@ def verifier_hello(
     draft_identity: bytes = ANY_IDENTITY,
     adaptation: Adaptation = Adaptation.ANY,
     shard_count: int = 1,
-    features: Feature = NO_FEATURES,
+    features: Feature = Feature.MIRROR,
+    states: StateOffer | None = None,
 ) -> Hello:
     """Return the HELLO of a verifier: what its target is, and the most that it will ask for.
 
@@ -47,4 +47,5 @@ def verifier_hello(
         shard_count=shard_count,
         peer_identity=draft_identity,
         features=features,
+        states=states,
     )

@@ -10,8 +10,10 @@ import torch
 from transformers.generation import logits_process as stock
 
 from draftwire.engines.hf.fork import fork
+from draftwire.engines.hf.mirrored import mirrored
 from draftwire.errors import ConfigurationError
 from draftwire.verifier.context import object_settings
+from draftwire.wire.processors import Processor
 
 # They keep a KV cache, a call counter or a history of their own, so what they answer depends on the
 # calls before and not on the prefix alone.
@@ -86,6 +88,10 @@ class RowProcessors:
         if now != self._seen_settings:
             self._settings, self._seen_settings = self._settings + now, now
         return self._settings
+
+    def mirrored(self, padding: int) -> list[Processor]:
+        """Return what a drafter is told of them; padding: ids that they see before the prompt."""
+        return mirrored(self._list, padding)
 
     def scores(self, ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Return the processed scores at each of the last positions of one sequence.

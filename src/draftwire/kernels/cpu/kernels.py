@@ -16,6 +16,7 @@ import numpy as np
 from draftwire.errors import ArithmeticRefusalError, RefusalCode
 from draftwire.exact.words import Domain, KeyedWords, RequestKey
 from draftwire.kernels import cpu
+from draftwire.kernels.adjustments import Adjustment, Kept, Scaled, steps_of
 from draftwire.kernels.cpu import verify_loops as loops
 from draftwire.kernels.protocol import NO_TOKEN, OK, QRows, Round, Verdict
 from draftwire.kernels.refusals import draft_counts
@@ -52,6 +53,29 @@ class CpuKernels:
         """One row of scores, (V,), binary32 or binary64."""
         made: NDArray[Any] = host_rows_of(scores[row : row + 1])[0]
         return made
+
+    def adjust(
+        self, logits: Any, adjustments: Sequence[Sequence[Adjustment]]
+    ) -> NDArray[np.float32]:
+        """New rows, adjusted (A30)."""
+        given = host_rows_of(logits)
+        if given.dtype != np.float32:
+            raise ArithmeticRefusalError(
+                RefusalCode.OUT_OF_RANGE, f"logits are binary32 or narrower, not {given.dtype}"
+            )
+        rows = given.copy()
+        flat = rows.reshape(-1)
+        with np.errstate(all="ignore"):  # an infinity is refused later, or is meant
+            for step in steps_of(adjustments, rows.shape[1]):
+                z = flat[step.places]
+                if step.kind is Scaled:
+                    z = np.where(z > 0, z / step.values, z * step.values)
+                elif step.kind is Kept:
+                    rows[step.rows] += np.float32(-np.inf)
+                else:
+                    z += step.values
+                flat[step.places] = z
+        return rows
 
     def quantise(
         self, logits: Any, policy: ProposalPolicy

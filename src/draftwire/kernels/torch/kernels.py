@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from draftwire.kernels.adjustments import Adjustment, Kept, Scaled, steps_of
 from draftwire.kernels.prepare import run_through
 from draftwire.kernels.protocol import OK, QRows, Round, Verdict
 from draftwire.kernels.refusals import check_policy
@@ -62,6 +63,25 @@ class TensorKernels:
     def host_row(self, scores: Any, row: int) -> NDArray[Any]:
         """One row of scores on the host; waits for the device."""
         return self.transfer.to_host(tensor_of(scores)[row])
+
+    def adjust(self, logits: Any, adjustments: Sequence[Sequence[Adjustment]]) -> Tensor:
+        """New rows, adjusted where they lie (A30): ids and values alone come from the host."""
+        given = tensor_of(logits)
+        check_rows(given)
+        rows = torch.empty(given.shape, dtype=torch.float32, device=given.device).copy_(given)
+        flat = rows.view(-1)
+        for step in steps_of(adjustments, rows.shape[1]):
+            places = torch.from_numpy(step.places).to(rows.device)
+            values = torch.from_numpy(step.values).to(rows.device)
+            z = flat[places]
+            if step.kind is Scaled:
+                z = torch.where(z > 0, z / values, z * values)
+            elif step.kind is Kept:
+                rows[step.rows] += -torch.inf
+            else:
+                z += values
+            flat[places] = z
+        return rows
 
     def quantise(self, logits: Any, policy: ProposalPolicy) -> tuple[QRows[Tensor], Tensor]:
         """q of (N, V) logits, where they lie, and the status int32 (N,) (A1-A10)."""
