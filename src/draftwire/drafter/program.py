@@ -10,70 +10,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final, Generic, Protocol, TypeAlias
+from typing import Final, Generic, Protocol, TypeAlias
 
 from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.connection import Connection
-from draftwire.drafter.contexts import HeldContext, Window, longest_prefix
+from draftwire.drafter.contexts import HeldContext, Window
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.early_stop import EarlyStop, StopMaker
-from draftwire.drafter.engine import Context, DraftEngine, LimitsDepth, MeasuresContexts
+from draftwire.drafter.engine import Context, DraftEngine, MeasuresContexts
 from draftwire.drafter.finished import FinishedContexts
+from draftwire.drafter.hello import drafter_hello
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose, warm_up
 from draftwire.drafter.scheduler import BatchScheduler, Owner, Turn
-from draftwire.drafter.states import give_states, states_read, unwindowed
+from draftwire.drafter.states import give_states, unwindowed
 from draftwire.exact.words import ProposalWords
 from draftwire.rows.prepare import prepare
 from draftwire.rows.shards import ShardDraft
 from draftwire.session.link import Link
 from draftwire.session.proposal import Draft, DraftTask
 from draftwire.telemetry.events import log_event
-from draftwire.wire.hello import hello_of
-from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
-    NO_FEATURES,
     NONCE_BYTES,
-    Feature,
-    Role,
     Status,
 )
 
 _LOG: Final = logging.getLogger(__name__)
-__all__ = ["Connection", "DrafterConfig", "DrafterProgram", "ProgramMaker", "drafter_hello"]
+__all__ = ["Connection", "DrafterConfig", "DrafterProgram", "ProgramMaker"]
 
 _LOOKS_A_LEASE: Final = 64.0
 
 _Batch: TypeAlias = tuple[int, float, Sequence[Turn[Owner]], Sequence[Draft | ShardDraft | Status]]
 """What was drawn at once: how many proposals, in how many seconds, and what was answered."""
-
-
-def drafter_hello(
-    engine: DraftEngine[Any], config: DrafterConfig, *, mirrors: bool = True
-) -> Hello:
-    """Return the HELLO of a drafter: its engine's identity and the limits of its configuration.
-
-    mirrors: whether its proposer follows the processors of a policy.
-    """
-    config = unwindowed(engine, engine.max_context, config)
-    features = Feature.EARLY_STOP | (Feature.MIRROR if mirrors else NO_FEATURES)
-    most = engine.max_depth if isinstance(engine, LimitsDepth) else config.max_depth
-    return hello_of(
-        Role.DRAFTER,
-        engine,
-        adaptation=engine.adaptation,
-        layouts=config.layouts,
-        max_sessions=config.max_sessions,
-        max_slots=config.max_slots,
-        max_depth=min(config.max_depth, engine.max_context - 1, most),
-        max_support=config.max_support,
-        max_context=longest_prefix(engine.max_context, config),
-        max_reply_bytes=config.max_reply_bytes,
-        shard_count=config.shard_count,
-        peer_identity=config.target_identity,
-        states=states_read(engine, config.state_rows),
-        features=NO_FEATURES if config.shard_count > 1 else features,
-    )
 
 
 class DrafterProgram(Generic[Context]):
