@@ -240,6 +240,9 @@ def test_another_vocabulary_is_not_served(tmp_path: Path) -> None:
     from draftwire.engines.registry import ServedVocabulary
 
     folder = folder_of(tmp_path)
+    tiny_tokenizer(29).save_pretrained(folder)
+    same = load_drafter(folder, device="cpu", serve_as=ServedVocabulary(size=29))
+    assert same.vocab_size == 29
     with pytest.raises(DraftwireError, match="serves its target's vocabulary alone"):
         load_drafter(folder, device="cpu", serve_as=ServedVocabulary(size=28))
 

@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_what_a_user_needs_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    for role in ("target", "drafter"):
+    for role in ("target", "drafter", "dspark"):
         for file in ("config.json", "model.safetensors", "tokenizer.json"):
             assert f"draftwire/models/{role}/{file}" in names
     assert "draftwire/py.typed" in names

@@ -15,7 +15,8 @@ import torch
 from tokenizers import Tokenizer
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
-from draftwire.engines.hf import HfDraftEngine, HfTargetEngine
+from draftwire.engines.hf import HfTargetEngine
+from draftwire.engines.registry import load_drafter
 from draftwire.verifier.generate import generate
 from draftwire.verifier.local import LocalDrafter
 from draftwire.verifier.policy import policy_like
@@ -62,7 +63,8 @@ def measured(target: Path, drafter: Path, support: int = SUPPORT) -> dict[str, d
     written = [tokenizer.encode(each).ids for each in WRITTEN]
     sets = {"held_out": held_out_prompts(tokenizer), "written": written}
     engine = HfTargetEngine.from_folder(target)
-    program = DrafterProgram(HfDraftEngine.from_folder(drafter), DrafterConfig(max_depth=DEPTH))
+    drafting = load_drafter(drafter, device="cpu", target=target)
+    program = DrafterProgram(drafting, DrafterConfig(max_depth=DEPTH))
     with LocalDrafter(program, engine, max_depth=DEPTH, max_support=max(1, support)) as local:
         return {
             name: {str(at): _mean(engine, local, prompts, at, support) for at in TEMPERATURES}

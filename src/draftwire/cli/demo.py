@@ -13,6 +13,7 @@ from draftwire.cli.options import (
     Seed,
     Text,
     depth_option,
+    drafter_folder,
     given,
     kernels_option,
     layout_option,
@@ -37,7 +38,7 @@ Examples:
 """
 )
 @model_folder("--target", help="Target folder.  [default: the embedded target]")
-@model_folder("--drafter", help="Drafter folder.  [default: the embedded drafter]")
+@drafter_folder("--drafter", "Drafter folder.  [default: the embedded drafter]")
 @click.option(
     "--vocabulary",
     type=click.Choice(["exact", "shared"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -251,6 +252,24 @@ class HostType(click.ParamType[str]):
 DEPTH = click.IntRange(1, MAX_DEPTH)
 POSITIVE = click.IntRange(min=1)
 COUNT = click.IntRange(1, (1 << 31) - 1)
+
+
+class DrafterFolder(click.Path):
+    """A drafter's folder, or ``dspark``: the block drafter that ships with the package."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Let the name stand for the folder, unless there is one of that name."""
+        path = Path(str(super().convert(value, param, ctx)))
+        if str(path) != "dspark" or path.exists():
+            return path
+        return Path(str(importlib.resources.files("draftwire"))) / "models" / "dspark"
+
+
+def drafter_folder(name: str, help: str) -> Callable[[Command], Command]:
+    """Return an option that takes a drafter's folder."""
+    return click.option(
+        name, type=DrafterFolder(path_type=Path), metavar="FOLDER|dspark", help=help
+    )
 
 
 def model_folder(name: str, **attributes: Any) -> Callable[[Command], Command]:

@@ -18,6 +18,7 @@ from draftwire.cli.options import (
     LayoutSetType,
     Number,
     WireType,
+    drafter_folder,
     given,
     identity_option,
     kernels_option,
@@ -45,7 +46,9 @@ Examples:
   ssh -N -L 7711:127.0.0.1:7711 drafter-box     (on the target's machine, to reach it from there)
 """
 )
-@model_folder("--model", help="Transformers causal LM folder.  [default: the embedded drafter]")
+@drafter_folder(
+    "--model", "Folder of a causal LM or a DSpark drafter.  [default: the embedded drafter]"
+)
 @click.option(
     "--host",
     type=HostType(),

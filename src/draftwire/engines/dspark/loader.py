@@ -25,16 +25,19 @@ def load_drafter(
     """
     if folder is None:
         raise ConfigurationError("a block drafter is loaded from a folder")
-    if serve_as is not None:
-        raise ConfigurationError(
-            "a drafter that reads its target's states serves its target's vocabulary alone: leave"
-            " out --vocabulary shared and --vocab-size"
-        )
     beside = folder if (folder / "tokenizer_config.json").is_file() else target
     if beside is None:
         raise ConfigurationError(
             f"{folder} holds no tokenizer: name its target's folder (serve --target-weights FOLDER)"
         )
-    return BlockDraftEngine.from_folder(
-        folder, load_tokenizer(beside), target=target, device=device
-    )
+    tokenizer = load_tokenizer(beside)
+    engine = BlockDraftEngine.from_folder(folder, tokenizer, target=target, device=device)
+    if serve_as is not None and (serve_as.tokenizer, serve_as.size or engine.vocab_size) != (
+        None,
+        engine.vocab_size,
+    ):
+        raise ConfigurationError(
+            "a drafter that reads its target's states serves its target's vocabulary alone: leave"
+            " out --vocabulary shared and --vocab-size"
+        )
+    return engine

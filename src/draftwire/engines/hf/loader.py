@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -80,14 +80,18 @@ def configured_width(folder: str | Path) -> int:
     return size if isinstance(size, int) and size > 0 else 1 << 62
 
 
+EMBEDDED: Final = ("target", "drafter", "dspark")
+"""The models that ship with the package; both drafters are the target's."""
+
+
 def embedded_folder(role: str) -> Path:
-    """Return the folder of the pair that ships with the package; ``role``: target or drafter.
+    """Return the folder of a model that ships with the package: target, drafter or dspark.
 
     Raises ModelError when this installation has none.
     """
     folder = Path(str(importlib.resources.files("draftwire"))) / "models" / role
-    if role not in ("target", "drafter"):
-        raise ModelError(f"there is no embedded model {role!r}; there are target and drafter")
+    if role not in EMBEDDED:
+        raise ModelError(f"there is no embedded model {role!r}: there are {', '.join(EMBEDDED)}")
     if not (folder / "config.json").is_file():
         raise ModelError(
             f"the embedded {role} is not in this installation ({folder}); "
