@@ -78,6 +78,6 @@ def test_their_order_is_that_of_the_sampler() -> None:
 def test_the_policy_of_a_round_holds_them(temperature: float) -> None:
     params = SimpleNamespace(**PLAIN | {"temperature": temperature})
     encoded = mirrored_bytes(said(repetition_penalty=1.3), 16)
-    options = Options(Address("127.0.0.1", 1), depth=3)
+    options = Options(3, Address("127.0.0.1", 1))
     assert policy_of(params, options, 16, 3, encoded).processors == encoded
     assert policy_of(params, options, 16, 3).processors == b""

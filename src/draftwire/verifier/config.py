@@ -26,7 +26,8 @@ class VerifierConfig:
     vocabulary are the target's. shard_count: of how many shards each reply is one (P29). key: the
     secret that both sides prove to hold (P20); empty = no handshake. slots: memory for replies;
     None = what HELLO agrees on. early_stop: let the drafter admit fewer drafts than are asked for,
-    each before it is drawn (P35). Raises ConfigurationError.
+    each before it is drawn (P35). mirror: tell it what the target's processors do, so that it does
+    the same (P34). Raises ConfigurationError.
     """
 
     version: WireVersion = WireVersion.V2
@@ -42,6 +43,7 @@ class VerifierConfig:
     key: bytes = field(default=b"", repr=False)
     slots: SlotPlan | None = None
     early_stop: bool = False
+    mirror: bool = True
 
     def __post_init__(self) -> None:
         """Refuse times that no round could be made under."""
@@ -60,7 +62,8 @@ class VerifierConfig:
             draft_identity=self.draft_identity,
             adaptation=self.adaptation,
             shard_count=self.shard_count,
-            features=Feature.MIRROR | (Feature.EARLY_STOP if self.early_stop else NO_FEATURES),
+            features=(Feature.EARLY_STOP if self.early_stop else NO_FEATURES)
+            | (Feature.MIRROR if self.mirror else NO_FEATURES),
         )
 
 

@@ -40,8 +40,9 @@ def policy_of(
 ) -> ProposalPolicy:
     """Return the policy for a request's SamplingParams; ``depth`` is fixed by the caller.
 
-    processors: what the drafter does to its logits before all else (P34). Greedy requests draft greedily: one id with all of q, one entry on the wire. The law is the
-    target's whatever stands here; only acceptance depends on it.
+    processors: what the drafter does to its logits before all else (P34). Greedy requests draft
+    greedily: one id with all of q, one entry on the wire. The law is the target's whatever stands
+    here; only acceptance depends on it.
     """
     if params.temperature < GREEDY_BELOW:
         return ProposalPolicy(Layout.SPARSE, depth, 0.0, support=1, processors=processors)
