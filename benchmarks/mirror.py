@@ -34,7 +34,7 @@ POLICY = ProposalPolicy(Layout.SPARSE, DEPTH, TEMPERATURE, SUPPORT)
 LEAST_GAIN = 1.3  # of repetition_penalty 1.3
 
 
-class OutputPenalty(LogitsProcessor):
+class OutputPenalty(LogitsProcessor):  # type: ignore[misc]
     """Presence and frequency penalties over the text behind the prompt."""
 
     def __init__(self, start: int, presence: float, frequency: float) -> None:
