@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from draftwire.errors import ConfigurationError
 from draftwire.session.slot_buffers import SlotPlan
 from draftwire.verifier.config import VerifierConfig, configured
 from draftwire.verifier.remote import RemoteDrafter
-from draftwire.wire.registry import Adaptation, WireVersion
+from draftwire.wire.registry import Adaptation, HiddenDtype, WireVersion
 from testing.toys.models import ToyTarget
 
 VALUES: dict[str, Any] = {
@@ -28,6 +29,9 @@ VALUES: dict[str, Any] = {
     "key": b"k" * 32,
     "slots": SlotPlan(2, 1000),
     "early_stop": True,
+    "state_rows": 7,
+    "state_dtype": HiddenDtype.FLOAT32,
+    "state_projection": SimpleNamespace(digest=bytes(32), fuse=lambda rows: rows),
 }
 
 
@@ -57,3 +61,12 @@ def test_a_key_is_not_shown() -> None:
 def test_times_without_a_meaning_are_refused(name: str, seconds: float) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} must be finite"):
         VerifierConfig(**{name: seconds})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("state_rows", -1), ("state_rows", 1 << 16), ("state_dtype", HiddenDtype.FLOAT16)],
+)
+def test_states_that_no_step_can_hold_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        configured(None, **{name: value})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from draftwire.cli.models import Target
 from draftwire.cli.output import Notes
@@ -60,11 +61,13 @@ def remote_drafter(
     security: Security | None = None,
     breaker: Breaker | None = None,
     early_stop: bool = False,
+    **states: Any,
 ) -> RemoteDrafter:
     """Return the client of a drafter, connected if it is there, and told apart from a wrong one.
 
     draft_identity: of the one checkpoint that is taken. deadline: seconds a round, None = derived.
-    early_stop: let it admit fewer drafts than the policy's depth.
+    early_stop: let it admit fewer drafts than the policy's depth. states: how hidden states travel,
+    fields of VerifierConfig.
     A drafter that is away is said in ``notes`` and tried again by the rounds. Raises
     PairMismatchError, ConfigurationError (limits that cannot carry the policy) and ProtocolError
     (another program, another version).
@@ -81,6 +84,7 @@ def remote_drafter(
         security=security,
         breaker=breaker,
         early_stop=early_stop,
+        **states,
     )
     try:
         agreed = drafter.connect()

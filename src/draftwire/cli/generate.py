@@ -29,6 +29,7 @@ from draftwire.cli.options import (
 from draftwire.cli.prompts import Prompt, chat_options, take_prompt
 from draftwire.cli.ranks import rank_options, take_ranks
 from draftwire.cli.security import security_options, take_security
+from draftwire.cli.states import STATES, state_options, take_states
 from draftwire.cli.telemetry import take_telemetry, telemetry_options
 from draftwire.transport.security import SECURITY
 from draftwire.verifier.parallelism import Parallelism
@@ -47,6 +48,7 @@ DRAFTING = (
     "no_audit",
     "breaker",
     "metrics_port",
+    *STATES,
     *SECURITY,
 )
 SEEDED_DEADLINE_MS = 500.0  # fixed and generous, so that a seed's text is repeated
@@ -180,6 +182,7 @@ The drafter away or another program: the run is target-only and says so; its law
     help="Pause drafting that does not pay; then a seed does not repeat its text."
     "  [default: on, off with --seed]",
 )
+@state_options
 @rank_options
 @click.option(
     "--rank-link",
@@ -219,6 +222,7 @@ def options_of(values: dict[str, Any]) -> GenerateOptions:
     values = dict(values)
     values["security"] = take_security(values)
     values["telemetry"] = take_telemetry(values)
+    values["states"] = take_states(values)
     values["ranks"] = ranks = take_ranks(values, ("rank_links", "ownership"))
     _take_links(values)
     if values["deadline_ms"] is None and (values["seed"] is not None or values["rank_links"]):

@@ -21,6 +21,7 @@ from draftwire.cli.output import Notes, TextStream, line, report_lines, wants_co
 from draftwire.cli.progress import Counting
 from draftwire.cli.prompts import Prompt
 from draftwire.cli.ranks import RankOptions, joined_ranks
+from draftwire.cli.states import StateOptions
 from draftwire.cli.telemetry import TelemetryOptions, serving_metrics
 from draftwire.errors import ConfigurationError, TransportError
 from draftwire.kernels.registry import kernels_for
@@ -67,6 +68,7 @@ class GenerateOptions:
     as_json: bool
     security: Security | None
     breaker: bool
+    states: StateOptions
     telemetry: TelemetryOptions
     ranks: RankOptions | None
     rank_links: tuple[Address, ...]
@@ -150,6 +152,7 @@ def _generate(
                     security=options.security,
                     breaker=Breaker() if options.breaker else None,
                     early_stop=options.depth.auto,
+                    **options.states.config(options.device),
                 )
             )
             stack.enter_context(serving_metrics(telemetry, drafter))

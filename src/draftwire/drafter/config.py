@@ -10,7 +10,7 @@ from draftwire.drafter.limits import PeerLimits
 from draftwire.errors import ConfigurationError
 from draftwire.kernels.registry import CHOICES
 from draftwire.wire.agreement import version_of
-from draftwire.wire.hello import ANY_IDENTITY
+from draftwire.wire.hello import ANY_IDENTITY, DEFAULT_STATE_ROWS
 from draftwire.wire.identity import require_identity
 from draftwire.wire.registry import V2_LAYOUTS, LayoutSet, WireVersion
 
@@ -29,7 +29,8 @@ class DrafterConfig:
     need; less is refused in HELLO (P8). max_reply_memory: bytes that the answers of all connections
     may hold; 0 = half of the memory that there is. max_connections: over all. max_batch: most
     proposals drawn at once. peer: rates and times. shard_count: of how many shards each reply is
-    one (P29); 1 = whole replies. kernels: what quantises and draws, a choice of ``kernels_for``.
+    one (P29); 1 = whole replies. state_rows: most rows of hidden states in a STEP, for a model that
+    reads them (P36). kernels: what quantises and draws, a choice of ``kernels_for``.
     target_identity: the one target checkpoint that is drafted for, all zero = any.
     """
 
@@ -46,6 +47,7 @@ class DrafterConfig:
     max_batch: int = 32
     shard_count: int = 1
     kernels: str = "auto"
+    state_rows: int = DEFAULT_STATE_ROWS
     target_identity: bytes = ANY_IDENTITY
     peer: PeerLimits = field(default_factory=PeerLimits)
 
@@ -61,6 +63,7 @@ class DrafterConfig:
             "max_connections",
             "max_batch",
             "shard_count",
+            "state_rows",
         ):
             require_whole(name, getattr(self, name), 1)
         require_identity("target_identity", self.target_identity)

@@ -21,6 +21,7 @@ from draftwire.transport.channel import Part
 from draftwire.transport.queue import OutQueue
 from draftwire.wire.messages import Reset, Step
 from draftwire.wire.registry import MessageType, Status
+from draftwire.wire.states import StateFormat
 
 
 class ConnectionProgram(Protocol[Context]):
@@ -152,6 +153,16 @@ class Connection(Generic[Context]):
         else:
             parts = self.table.reply(task, draft)
         self._send(task.session, parts)
+
+    @property
+    def states(self) -> StateFormat | None:
+        """What a row of states holds; None where none were agreed."""
+        return None if self.table is None else self.table.agreed.states
+
+    def lose_states(self, session: int) -> None:
+        """The model has lost the states of a session that goes on."""
+        if self.table is not None:
+            self.table[session].lose_states()
 
     def answered(self, session: int) -> None:
         """A session's answer is on its way: give back its memory, unless the session keeps it."""

@@ -35,7 +35,8 @@ class DrafterCounters:
     before their batch. short: declined because answers held as much memory as they may.
     prefill_chunks: of long prefixes, before the last of each. fed_tokens: of prefixes that the
     model has read, one again where it was read again; drafts not among them. declined: answers
-    other than a proposal. engine_failures: batches, and ends of contexts, that the engine answered
+    other than a proposal. state_rows: hidden states of targets that the model was given.
+    engine_failures: batches, and ends of contexts, that the engine answered
     with an exception. exhausted: failures to accept a connection, for want of descriptors or
     memory. batches, seconds: sizes of batches and the time they took. received, sent: bytes.
     rejected: connections that ended before HELLO was agreed. ended_leases: agreed connections that
@@ -53,6 +54,7 @@ class DrafterCounters:
     short: int = 0
     prefill_chunks: int = 0
     fed_tokens: int = 0
+    state_rows: int = 0
     engine_failures: int = 0
     exhausted: int = 0
     received: int = 0

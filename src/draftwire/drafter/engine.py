@@ -71,7 +71,7 @@ class ReadsStates(Protocol[ReadContext]):
 
     @property
     def state_format(self) -> StateFormat:
-        """What it reads, raw; ``fused`` is False here."""
+        """Layers and width of what it reads, raw; the type on the wire is the verifier's choice."""
 
     def fuse(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Project raw rows (R, n x d) to fused ones (R, d), as the model does first of all."""
@@ -79,11 +79,25 @@ class ReadsStates(Protocol[ReadContext]):
     def take_states(self, context: ReadContext, first: int, rows: NDArray[np.float32]) -> None:
         """Read the states of the committed tokens at positions ``first``, ``first`` + 1, ...
 
-        rows: finite, (R, d) fused, or (R, n x d) raw. They come between ``truncate`` and the
-        ``forward`` of the same round, for tokens before the anchor, whose own state is not known
-        yet. ``truncate`` to a length forgets the states from there on. Where states of a
-        position are missing the model drafts without them.
+        rows: finite, (R, d) fused, or (R, n x d) raw, as their width tells. They come between
+        ``truncate`` and the ``forward`` of the same round, at most once, for tokens before the
+        anchor, whose own state is not known yet; those of tokens that are fed then, too. None that
+        is held comes again; ``first`` beyond ``states_held`` leaves a gap. ``truncate`` to a length
+        forgets the states from there on. Where states of a position are missing the model drafts
+        without them.
         """
 
     def states_held(self, context: ReadContext) -> int:
         """Return n: the states of the first n positions are held, without a gap."""
+
+
+@runtime_checkable
+class FusesStates(ReadsStates[ReadContext], Protocol[ReadContext]):
+    """One whose projection a verifier may apply, so that a row is one state and not n of them."""
+
+    @property
+    def projection_digest(self) -> bytes:
+        """SHA-256 of the projection's weights and of the norm behind it (P36), 32 bytes.
+
+        Empty where a fused row has not as many elements as one layer's state: it never travels.
+        """

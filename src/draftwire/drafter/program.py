@@ -20,6 +20,7 @@ from draftwire.drafter.engine import Context, DraftEngine, LimitsDepth
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose, warm_up
 from draftwire.drafter.scheduler import BatchScheduler, Owner, Turn
+from draftwire.drafter.states import give_states, states_read, unwindowed
 from draftwire.exact.words import ProposalWords
 from draftwire.rows.prepare import prepare
 from draftwire.rows.shards import ShardDraft
@@ -52,6 +53,7 @@ def drafter_hello(
 
     mirrors: whether its proposer follows the processors of a policy.
     """
+    config = unwindowed(engine, engine.max_context, config)
     features = Feature.EARLY_STOP | (Feature.MIRROR if mirrors else NO_FEATURES)
     most = engine.max_depth if isinstance(engine, LimitsDepth) else config.max_depth
     return hello_of(
@@ -67,6 +69,7 @@ def drafter_hello(
         max_reply_bytes=config.max_reply_bytes,
         shard_count=config.shard_count,
         peer_identity=config.target_identity,
+        states=states_read(engine, config.state_rows),
         features=NO_FEATURES if config.shard_count > 1 else features,
     )
 
@@ -107,7 +110,7 @@ class DrafterProgram(Generic[Context]):
         self.connections: set[Connection[Context]] = set()
         # Who proposes otherwise, as ranks do, has rows that are not whole.
         self._hello = drafter_hello(engine, config, mirrors=proposer is None)
-        self._window = Window.of(engine.max_context, config)
+        self._window = Window.of(engine.max_context, unwindowed(engine, engine.max_context, config))
         self._source = source
         self._proposer = proposer or partial(propose, kernels=config.kernels)
         self._warms_kernels = proposer is None  # who proposes otherwise has kernels of its own
@@ -368,6 +371,7 @@ class DrafterProgram(Generic[Context]):
             self.counters.engine_failures += 1
             for connection, task in everyone:
                 self.close_context(connection, task.session)
+                connection.lose_states(task.session)
             if len(everyone) == 1:
                 _LOG.exception("the engine failed; the proposal is declined")
                 return [Status.INTERNAL]
@@ -397,6 +401,8 @@ class DrafterProgram(Generic[Context]):
         # the model's, or where the window has moved on.
         held.start, kept = self._reading(held, task)
         self.engine.truncate(held.context, kept)
+        if not piece:
+            self.counters.state_rows += give_states(self.engine, held, task, connection.states)
         tokens, policy, mirror = task.new_tokens[held.end - task.cached_tokens :], task.policy, None
         if held.end < task.cached_tokens:
             assert connection.table is not None

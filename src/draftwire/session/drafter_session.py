@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import Final, NoReturn
 
@@ -52,6 +53,8 @@ class DrafterSession:
         self._drafts: tuple[int, ...] = ()  # its proposal, once there is one
         self._asked_at = 0  # committed tokens when it was asked
         self._cached = Cached(self._prefix, 0)
+        self._has_states = False  # of this generation, some were sent
+        self._lost_states = False  # and the model has lost them
 
     def __len__(self) -> int:
         """Committed tokens."""
@@ -159,6 +162,10 @@ class DrafterSession:
         self._cached = Cached(self._prefix, length)
         return replace(task, cached_tokens=length, new_tokens=self._prefix.tokens(length))
 
+    def lose_states(self) -> None:
+        """The model has lost the states of this session: a later STEP asks for them (P37)."""
+        self._lost_states |= self._has_states
+
     def wants(self, task: DraftTask) -> bool:
         """Say whether a task still waits for its answer."""
         return (
@@ -262,6 +269,8 @@ class DrafterSession:
         """Return the tokens by which the prefix grows, all of P9 checked, nothing changed."""
         accepted = self._accepted_by(step)
         held = len(self._prefix)
+        if self._lost_states and step.base:
+            _refuse(_CODE.UNKNOWN_PREFIX, "base", "the states before it are lost here")
         if step.base > held + len(accepted):
             _refuse(_CODE.UNKNOWN_PREFIX, "base", f"{step.base} tokens are not held here")
         if step.anchor + 1 < held + len(accepted):
@@ -308,7 +317,10 @@ class DrafterSession:
 
     def _task(self, step: Step) -> DraftTask:
         """Take the STEP as the latest and return its task."""
+        hidden = bytes(step.hidden)
         self._latest(step)
+        self._has_states |= step.hidden_rows > 0
+        self._lost_states = False
         # At least the anchor is fed, whose logits the first draft is drawn from.
         cached = min(self._cached.common(self._prefix), step.anchor)
         self._cached = Cached(self._prefix, cached)
@@ -323,8 +335,8 @@ class DrafterSession:
             new_tokens=self._prefix.tokens(cached),
             first_position=step.first_position,
             context_version=step.context_version,
-            hidden_rows=step.hidden_rows,
-            hidden=bytes(step.hidden),
+            states_from=step.base,
+            hidden=hidden,
             commit=step.commit,
             prefix=self._prefix,
         )
@@ -346,6 +358,7 @@ class DrafterSession:
         self.generation, self.round = generation, 0
         self._prefix = Prefix()
         self._step, self._kept, self._drafts = None, [], ()
+        self._has_states = self._lost_states = False
 
     # the answer
 
@@ -360,15 +373,14 @@ class DrafterSession:
 
 
 def _owned(step: Step) -> Step:
-    """Return the STEP without views into a receive buffer, to compare a retry with."""
-    if isinstance(step.hidden, bytes) and isinstance(step.tokens, tuple):
-        return step
-    return replace(step, hidden=bytes(step.hidden), tokens=tuple(step.tokens))
+    """Return what a retry is compared with: no view into a receive buffer, a digest of the rows."""
+    hidden = hashlib.blake2b(step.hidden, digest_size=16).digest() if step.hidden_rows else b""
+    return replace(step, hidden=hidden, tokens=tuple(step.tokens))
 
 
-def _same(one: Step, other: Step) -> bool:
-    """Say whether two STEPs have the same bytes."""
-    return _owned(one) == _owned(other)
+def _same(one: Step, latest: Step) -> bool:
+    """Say whether a STEP has the same bytes as the latest, which is kept as ``_owned``."""
+    return _owned(one) == latest
 
 
 def _refuse(code: ProtocolErrorCode, field: str, message: str) -> NoReturn:

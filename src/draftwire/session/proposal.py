@@ -110,7 +110,8 @@ class DraftTask:
     session are begun in the order in which they were set; an unwanted one is better left out, and
     never begun after a later one: ``cached_tokens`` counts on that. commit: how the round before
     ended. prefix: the whole text; it grows beyond ``first_position`` only when the task is
-    unwanted, and is another one in each generation.
+    unwanted, and is another one in each generation. hidden: rows of states of the target
+    as they came, of the committed tokens from ``states_from`` on (P37).
     """
 
     session: int
@@ -123,7 +124,7 @@ class DraftTask:
     new_tokens: Sequence[int]
     first_position: int
     context_version: int
-    hidden_rows: int = 0
+    states_from: int = 0
     hidden: bytes = b""
     commit: CommitRider = NO_RIDER
     prefix: Prefix = field(default_factory=Prefix, compare=False)

@@ -20,6 +20,7 @@ from draftwire.session.proposal import (
     require_fit,
 )
 from draftwire.session.reasons import DECLINED, LOST_CODES, DropReason, reason_of
+from draftwire.session.sent_states import NO_STATES, SentStates, StateRows
 from draftwire.session.session_states import Input, State, advance
 from draftwire.session.shards import PendingShardRound
 from draftwire.session.slot_buffers import ReplySlots, SlotHandle
@@ -90,6 +91,7 @@ class VerifierSession:
         self._proposal_key = proposal_key
         self._prefix = Prefix(prompt)
         self._acked = AckedPrefix()
+        self._states = SentStates()
         self._handle = SlotHandle(slots or ReplySlots.alone())
         self._pending: PendingRound | None = None
         self._proposal: Proposal | None = None
@@ -116,9 +118,23 @@ class VerifierSession:
         return self._prefix.digest()
 
     @property
+    def agreed(self) -> Agreed | None:
+        """What HELLO agreed on the present connection; None while there is none."""
+        return self._agreed
+
+    @property
     def opens(self) -> bool:
         """Whether the next ``ask`` opens a generation, and so sends the whole prefix."""
         return self._acked.length is None
+
+    @property
+    def states_wanted(self) -> tuple[int, int]:
+        """Where the rows of states of the next ``ask`` begin, and how many they are at most."""
+        agreed = self._agreed
+        if agreed is None or agreed.states is None:
+            return 0, 0
+        end = 0 if self.opens else self._states.end
+        return end, min(self._states.share(agreed.hidden_rows), max(len(self) - 1 - end, 0))
 
     def room(self) -> int:
         """Return the depth that still fits into the drafter's context; 0 = ask no more."""
@@ -141,12 +157,12 @@ class VerifierSession:
         now: float,
         deadline: float,
         *,
-        hidden_rows: int = 0,
-        hidden: bytes = b"",
+        states: StateRows = NO_STATES,
     ) -> Step:
         """Begin the next round and return its STEP, with the tokens that the drafter lacks.
 
-        deadline: in the seconds of ``now``, fixed here, before anything is drawn (law 4). Raises
+        deadline: in the seconds of ``now``, fixed here, before anything is drawn (law 4). states:
+        rows that go along; see ``states_wanted``. Raises
         ConfigurationError if HELLO did not agree to the policy or the context has no room.
         """
         agreed, committed = self._agreed, len(self._prefix)
@@ -167,9 +183,10 @@ class VerifierSession:
             self.generation, self.round, self._last = self.generation + 1, 0, None
         self.state = following
         self.round += 1
-        step = self._step(policy, hidden_rows, hidden)
+        step = self._step(policy, states)
         if self._acked.length is None:
             self._acked.opening(self.generation)
+            self._states.lose()
         self._pending = self._pending_of(step, agreed.vocab_size, asked_at=now, deadline=deadline)
         self._last = None
         return step
@@ -334,11 +351,15 @@ class VerifierSession:
 
     # inside
 
-    def _step(self, policy: ProposalPolicy, hidden_rows: int, hidden: bytes) -> Step:
+    def _step(self, policy: ProposalPolicy, states: StateRows) -> Step:
         """Return the STEP of this round, with the tokens that the drafter lacks."""
         rider = self._last or NO_RIDER
         # A rider that accepts drafts is of the round whose proposal has shown what is held.
         base = 0 if self._acked.length is None else self._acked.length + rider.accepted
+        if states.first > base:
+            states = NO_STATES  # row i is of token i, and earlier tokens are lacking
+        elif states.count:
+            base = states.first
         return Step(
             session=self.session,
             slot=self.slot,
@@ -352,8 +373,8 @@ class VerifierSession:
             prefix_digest=self._prefix.digest(),
             base=base,
             tokens=self._prefix.tokens(base),
-            hidden_rows=hidden_rows,
-            hidden=hidden,
+            hidden_rows=states.count,
+            hidden=states.data,
         )
 
     def _check_policy(self, policy: ProposalPolicy, agreed: Agreed) -> None:
@@ -414,6 +435,7 @@ class VerifierSession:
         self._handle.publish()
         self.state = advance(self.state, Input.COMPLETE)
         self._acked.shown(self.generation, self.round, pending.step.anchor + 1)
+        self._states.shown(pending.step)
         self.round_trip = now - pending.asked_at
         self._pending, self._proposal = None, pending.proposal()
         return self._proposal
@@ -455,6 +477,7 @@ class VerifierSession:
         drafted = 0 if proposal is None else len(proposal.tokens)
         if self._pending is not None:
             drafted = self._pending.step.policy.depth
+            self._states.lost(self._pending.step)
         self._forget()
         self.drops[reason] += 1
         return Dropped(reason, self.generation, self.round, drafted, detail)

@@ -184,6 +184,12 @@ DRAFTER_METRICS: Final[tuple[MetricSpec[DrafterView], ...]] = (
         lambda v: v.counters.fed_tokens,
     ),
     MetricSpec(
+        "draftwire_drafter_state_rows",
+        _C,
+        "Hidden states of targets that the model was given, a row a token",
+        lambda v: v.counters.state_rows,
+    ),
+    MetricSpec(
         "draftwire_drafter_engine_failures",
         _C,
         "Batches, and ends of contexts, that the engine answered with an exception",

@@ -196,6 +196,12 @@ VERIFIER_METRICS: Final[tuple[MetricSpec[VerifierView], ...]] = (
         "draftwire_sent_bytes", _C, "Bytes to the drafter", lambda v: v.client.counters.sent
     ),
     MetricSpec(
+        "draftwire_state_bytes",
+        _C,
+        "Of those, hidden states of the target",
+        lambda v: v.client.counters.state_bytes,
+    ),
+    MetricSpec(
         "draftwire_received_bytes",
         _C,
         "Bytes from the drafter",

@@ -32,6 +32,7 @@ from draftwire.verifier.log import ClientLog
 from draftwire.verifier.miss import Drafted, Miss, MissReason
 from draftwire.verifier.pending_rounds import PendingRounds
 from draftwire.verifier.request import ClientRequest
+from draftwire.verifier.states import TargetStates
 from draftwire.verifier.totals import Totals
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.messages import Complete, ErrorMessage, Hello, ProposalPolicy, Reply
@@ -56,8 +57,8 @@ class DraftClient:
     open_channel: opens a channel, given the time it may take until; raises TransportError. hello:
     what this side says of itself. config, options: see :class:`VerifierConfig`; options replace
     fields of the config. clock: seconds, monotonic. entropy: makes nonces. breaker: pauses
-    drafting that does not pay; None = never. name: of the drafter, in logs. Raises
-    ConfigurationError.
+    drafting that does not pay; None = never. name: of the drafter, in logs. target_states: what the
+    target has of them, as ``hello`` offers it. Raises ConfigurationError.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class DraftClient:
         entropy: Callable[[int], bytes] = os.urandom,
         breaker: Breaker | None = None,
         name: str = "the drafter",
+        target_states: TargetStates | None = None,
         **options: Any,
     ) -> None:
         """Compile the arithmetic; nothing is opened yet."""
@@ -92,6 +94,7 @@ class DraftClient:
             counters=self.counters,
             log=self._log,
             lock=self.lock,
+            target_states=target_states,
         )
         self._changed = threading.Condition(lock)  # some round may have a result
         self._waiting = 0  # threads that wait for that
@@ -360,13 +363,16 @@ class DraftClient:
     def _send(self, asked: Sequence[Asked], now: float, deadline: float) -> None:
         """Send a STEP for each request."""
         connection = self.connection
-        if connection.agreed is None:
+        agreed = connection.agreed
+        if agreed is None:
             raise ConnectionError("there is no connection to ask on")
         rounds: dict[int, VerifierSession] = {}
         parts: Parts = []
         for request, session, policy in asked:
             rounds[session.session] = session
-            step = connection.encode(session.ask(policy, now, deadline))
+            states = request.states(agreed, self.config.state_projection)
+            self.counters.state_bytes += len(states.data)
+            step = connection.encode(session.ask(policy, now, deadline, states=states))
             size = sum(map(size_of, step))
             request.traffic.sent += size
             self.counters.sent += size

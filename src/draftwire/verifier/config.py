@@ -5,14 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from draftwire.bounds import require_seconds
+from draftwire.bounds import require_seconds, require_whole
 from draftwire.errors import ConfigurationError
 from draftwire.session.slot_buffers import SlotPlan
 from draftwire.verifier.hello import verifier_hello
-from draftwire.wire.hello import ANY_IDENTITY
+from draftwire.verifier.states import Projection, TargetStates
+from draftwire.wire.hello import ANY_IDENTITY, DEFAULT_STATE_ROWS
 from draftwire.wire.identity import ModelIdentity
 from draftwire.wire.messages import Hello
-from draftwire.wire.registry import NO_FEATURES, Adaptation, Feature, WireVersion
+from draftwire.wire.registry import (
+    NO_FEATURES,
+    STATE_DTYPES,
+    Adaptation,
+    Feature,
+    HiddenDtype,
+    WireVersion,
+)
+
+MOST_STATE_ROWS: Final = (1 << 16) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +37,10 @@ class VerifierConfig:
     secret that both sides prove to hold (P20); empty = no handshake. slots: memory for replies;
     None = what HELLO agrees on. early_stop: let the drafter admit fewer drafts than are asked for,
     each before it is drawn (P35). mirror: tell it what the target's processors do, so that it does
-    the same (P34). Raises ConfigurationError.
+    the same (P34). state_rows: most rows of hidden states in a STEP, where the target yields them
+    and the drafter reads them (P36); 0 = none are offered. state_dtype: an element of those,
+    BFLOAT16 or FLOAT32. state_projection: the drafter's own, applied here, so that fewer bytes
+    travel. Raises ConfigurationError.
     """
 
     version: WireVersion = WireVersion.V2
@@ -44,15 +57,27 @@ class VerifierConfig:
     slots: SlotPlan | None = None
     early_stop: bool = False
     mirror: bool = True
+    state_rows: int = DEFAULT_STATE_ROWS
+    state_dtype: HiddenDtype = HiddenDtype.BFLOAT16
+    state_projection: Projection | None = None
 
     def __post_init__(self) -> None:
         """Refuse times that no round could be made under."""
         require_seconds("connect_timeout", self.connect_timeout)
         if self.deadline is not None:
             require_seconds("deadline", self.deadline)
+        require_whole("state_rows", self.state_rows, 0)
+        if self.state_rows > MOST_STATE_ROWS:
+            raise ConfigurationError(f"state_rows must be at most {MOST_STATE_ROWS:,}")
+        if self.state_dtype not in STATE_DTYPES:
+            raise ConfigurationError("state_dtype must be BFLOAT16 or FLOAT32")
 
     def hello(self, target: ModelIdentity) -> Hello:
         """Return the HELLO of this configuration, whose target this is."""
+        has = TargetStates.of(target) if self.state_rows else None
+        states = None
+        if has is not None:
+            states = has.offer(self.state_rows, self.state_dtype, self.state_projection)
         return verifier_hello(
             target,
             version=self.version,
@@ -64,6 +89,7 @@ class VerifierConfig:
             shard_count=self.shard_count,
             features=(Feature.EARLY_STOP if self.early_stop else NO_FEATURES)
             | (Feature.MIRROR if self.mirror else NO_FEATURES),
+            states=states,
         )
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, TypeAlias
 
 from draftwire.errors import (
     ConfigurationError,
     DrafterUnavailableError,
+    PairMismatchError,
     ProtocolError,
     ProtocolErrorCode,
     RemoteError,
@@ -32,9 +33,11 @@ from draftwire.verifier.counters import ClientCounters
 from draftwire.verifier.handshake import CLOSING_SECONDS, handshake, send_final_error
 from draftwire.verifier.log import ClientLog
 from draftwire.verifier.reconnect import ConnectPacing, Silence
+from draftwire.verifier.states import TargetStates, require_states
 from draftwire.wire.agreement import Agreed
+from draftwire.wire.hello import without_features
 from draftwire.wire.messages import Hello, Message
-from draftwire.wire.registry import NO_FEATURES, NONCE_BYTES
+from draftwire.wire.registry import NONCE_BYTES
 
 QUIET_SECONDS: Final = 1.0  # without a word, and the end of a connection is looked for first
 GLANCE_SECONDS: Final = 0.001
@@ -79,7 +82,8 @@ class Connection:
 
     open_channel: opens a channel, given the time it may take until; raises TransportError. clock:
     seconds, monotonic. entropy: makes nonces. counters, log: what is counted and told here. lock:
-    the client's. reading: whether a thread waits for bytes; no other may then.
+    the client's. target_states: what the target has of them, None = none. reading: whether a
+    thread waits for bytes; no other may then.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Connection:
         counters: ClientCounters,
         log: ClientLog,
         lock: ClientLock,
+        target_states: TargetStates | None = None,
     ) -> None:
         self.config = config
         self.lock = lock
@@ -100,6 +105,7 @@ class Connection:
         self.slots: ReplySlots | None = None  # of the present connection, or the last
         self.open_channel = open_channel
         self._hello = hello
+        self._target_states = target_states
         self._clock = clock
         self._entropy = entropy
         self._counters = counters
@@ -147,7 +153,7 @@ class Connection:
             if (error.code, error.field) != (ProtocolErrorCode.BAD_PADDING, "features"):
                 raise
             # A drafter of an earlier version, which knows the byte as reserved (P33).
-            agreed = self._agree(replace(self._hello, features=NO_FEATURES), deadline)
+            agreed = self._agree(without_features(self._hello), deadline)
         self._sent_at = self._clock()
         self._counters.connections += 1
         self._log.found()
@@ -161,11 +167,22 @@ class Connection:
         self._link = Link(hello, self._clock(), self.config.key, nonce)
         try:
             agreed = handshake(self._channel, self._link, deadline, self._clock)
+            self._require_states(self._channel, self._link, agreed)
             self.slots = ReplySlots.planned(agreed, self.config.slots, self.slots)
         except BaseException:
             self.close()
             raise
         return agreed
+
+    def _require_states(self, channel: Channel, link: Link, agreed: Agreed) -> None:
+        """Refuse a drafter that reads states which the target has not, and tell it the field."""
+        try:
+            require_states(self._target_states, self.config.state_projection, agreed)
+        except PairMismatchError as error:
+            code = ProtocolErrorCode.HELLO_REFUSED
+            link.refuse(ProtocolError(code, str(error), field=error.field))
+            send_final_error(channel, link, self._clock)
+            raise
 
     def may_try(self) -> bool:
         """Whether an attempt to connect is due."""

@@ -12,10 +12,14 @@ from draftwire.telemetry.histogram import SECONDS, Histogram, zeros
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes on the wire for one request, frames included, and the seconds that auditing took."""
+    """Bytes on the wire for one request, frames included, and the seconds that auditing took.
+
+    states: of the bytes sent, those of hidden states.
+    """
 
     sent: int = 0
     received: int = 0
+    states: int = 0
     audit_seconds: float = 0.0
 
 
@@ -29,10 +33,10 @@ class ClientCounters:
 
     connections: agreed on HELLO. unreachable: attempts that found no drafter. lost:
     connections that ended otherwise than by our own closing. sent, received: bytes of rounds,
-    frames included. strays: messages for sessions that are over. round_trip: seconds from a STEP to
-    its whole proposal. drops: what was dropped, by reason, stale and duplicate messages included.
-    local_errors, remote_errors: protocol errors found here in what the drafter sent, and there in
-    what was sent from here.
+    frames included. state_bytes: of those sent, rows of hidden states. strays: messages for
+    sessions that are over. round_trip: seconds from a STEP to its whole proposal. drops: what was
+    dropped, by reason, stale and duplicate messages included. local_errors, remote_errors: protocol
+    errors found here in what the drafter sent, and there in what was sent from here.
     """
 
     connections: int = 0
@@ -40,6 +44,7 @@ class ClientCounters:
     lost: int = 0
     sent: int = 0
     received: int = 0
+    state_bytes: int = 0
     strays: int = 0
     round_trip: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     drops: Counter[DropReason] = field(default_factory=_drops)

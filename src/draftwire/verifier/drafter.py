@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.counters import Traffic
 from draftwire.verifier.miss import Drafted
+from draftwire.verifier.states import StateSource
 from draftwire.verifier.totals import Totals
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import Outcome
@@ -50,6 +51,14 @@ class DraftRequest(Protocol):
 
     def close(self) -> None:
         """Free the request on both sides; may be called twice."""
+
+
+@runtime_checkable
+class SendsStates(Protocol):
+    """Drafting that sends hidden states of the target along, where the drafter reads them."""
+
+    def use_states(self, source: StateSource) -> None:
+        """Take them from there, from now on."""
 
 
 class Drafter(Protocol):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.identity import ModelIdentity
 from draftwire.wire.processors import Processor
@@ -41,6 +44,38 @@ class TargetEngine(ModelIdentity, Protocol[Context]):
 
     def close(self, context: Context) -> None:
         """Free what the request holds; it is not used again."""
+
+
+@runtime_checkable
+class YieldsStates(Protocol[Request]):
+    """A target that keeps what its layers compute for committed tokens, for drafters that read it.
+
+    States influence q alone (P38): any row may be missing, or wrong, under the same law.
+    """
+
+    @property
+    def state_layers(self) -> int:
+        """How many layers there are; 0 = their states cannot be had."""
+
+    @property
+    def state_width(self) -> int:
+        """Elements of one layer's state of a token."""
+
+    def keep_states(self, context: Request, layers: Sequence[int]) -> None:
+        """Keep the states of these layers, rising, of what is computed from now on.
+
+        Called again with the same layers wherever a drafter is connected to.
+        """
+
+    def states(
+        self, context: Request, committed: Sequence[int], first: int, most: int
+    ) -> tuple[int, NDArray[np.float32]]:
+        """Return the rows (R, n x d) of at most ``most`` tokens, and the position of their first.
+
+        committed: the whole committed sequence; no row is of a token that is not in it. They begin
+        at ``first``, or where the first is known behind it, and have no gap; none are known of its
+        last token, and R may be 0.
+        """
 
 
 @runtime_checkable

@@ -19,9 +19,9 @@ from draftwire.session.reasons import DropReason
 from draftwire.text.detokenizer import Decode
 from draftwire.verifier.breaker import BreakerState, Choice, Gain, Paused, RequestBreaker
 from draftwire.verifier.context import RequestContext
-from draftwire.verifier.drafter import Drafter, DraftRequest
+from draftwire.verifier.drafter import Drafter, DraftRequest, SendsStates
 from draftwire.verifier.emission import KIND_AFTER, Emission, Kind
-from draftwire.verifier.engine import Context, HasDevice, TargetEngine
+from draftwire.verifier.engine import Context, HasDevice, TargetEngine, YieldsStates
 from draftwire.verifier.judge import Judgement, judge
 from draftwire.verifier.log import breaker_changed
 from draftwire.verifier.mirror import mirrored
@@ -31,6 +31,7 @@ from draftwire.verifier.notes import note_of
 from draftwire.verifier.report import Report
 from draftwire.verifier.request_check import check_request, prompt_ids, with_depth
 from draftwire.verifier.sampling import Sampling
+from draftwire.verifier.states import RequestStates
 from draftwire.verifier.stop import Ends, Finish, StopRules
 from draftwire.wire.messages import ProposalPolicy
 from draftwire.wire.registry import LayoutSet, Outcome
@@ -155,7 +156,10 @@ class Generation(Generic[Context], Iterator[Emission]):
         self, drafter: Drafter, context: Context, prompt: Sequence[int], proposal_key: int
     ) -> DraftRequest:
         """Return the request's drafting; context: the target's, for whom that decides something."""
-        return drafter.open(prompt, proposal_key)
+        drafting = drafter.open(prompt, proposal_key)
+        if isinstance(drafting, SendsStates) and isinstance(self._target, YieldsStates):
+            drafting.use_states(RequestStates(self._target, context, self._committed))
+        return drafting
 
     def _free(self) -> None:
         """Free the request on both sides, once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftwire.wire.hello import ANY_IDENTITY, hello_of
+from draftwire.wire.hello import ANY_IDENTITY, StateOffer, hello_of
 from draftwire.wire.identity import ModelIdentity, require_identity
 from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
@@ -26,6 +26,7 @@ def verifier_hello(
     adaptation: Adaptation = Adaptation.ANY,
     shard_count: int = 1,
     features: Feature = Feature.MIRROR,
+    states: StateOffer | None = None,
 ) -> Hello:
     """Return the HELLO of a verifier: what its target is, and the most that it will ask for.
 
@@ -46,4 +47,5 @@ def verifier_hello(
         shard_count=shard_count,
         peer_identity=draft_identity,
         features=features,
+        states=states,
     )

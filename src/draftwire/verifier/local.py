@@ -14,6 +14,7 @@ from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.config import VerifierConfig, configured
 from draftwire.verifier.engine import TargetEngine
+from draftwire.verifier.states import TargetStates
 
 _NO_DEADLINE: Final = 1e9
 
@@ -115,6 +116,7 @@ class LocalDrafter(DraftClient):
             lambda until: through(ProgramChannel(program)),
             config.hello(target),
             config,
+            target_states=TargetStates.of(target),
             clock=clock,
             breaker=breaker,
         )

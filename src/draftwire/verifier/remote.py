@@ -14,6 +14,7 @@ from draftwire.transport.tls import Tls, TlsFiles
 from draftwire.verifier.breaker import Breaker
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.config import VerifierConfig, configured
+from draftwire.verifier.states import TargetStates
 from draftwire.wire.identity import ModelIdentity
 
 
@@ -47,6 +48,7 @@ class RemoteDrafter(DraftClient):
             _opener(self.address, security),
             config.hello(target),
             config,
+            target_states=TargetStates.of(target),
             breaker=breaker,
             name=str(self.address),
         )

@@ -141,6 +141,7 @@ class Report:
             seconds = getattr(self.seconds, name) + getattr(other.seconds, name)
             setattr(self.seconds, name, seconds)
         self.traffic.sent += other.traffic.sent
+        self.traffic.states += other.traffic.states
         self.traffic.received += other.traffic.received
         self.traffic.audit_seconds += other.traffic.audit_seconds
 
@@ -201,6 +202,7 @@ class Report:
             "discarded": {reason.value: n for reason, n in self.discarded.items()},
             "misses": {reason.value: n for reason, n in self.misses.items()},
             "bytes_sent": self.traffic.sent,
+            "state_bytes_sent": self.traffic.states,
             "bytes_received": self.traffic.received,
             "sent_bytes_per_position": self.sent_bytes_per_position,
             "received_bytes_per_position": self.received_bytes_per_position,

@@ -8,12 +8,14 @@ from typing import Protocol
 
 from draftwire.errors import ProtocolError
 from draftwire.session.proposal import Dropped, Proposal, Received
+from draftwire.session.sent_states import StateRows
 from draftwire.session.slot_buffers import ReplySlots
 from draftwire.session.verifier_session import VerifierSession
 from draftwire.verifier.connection import ClientLock
 from draftwire.verifier.counters import Traffic
 from draftwire.verifier.miss import Drafted, Miss, MissReason
 from draftwire.verifier.reconnect import RoundPacing
+from draftwire.verifier.states import Projection, StateSource, rows_for
 from draftwire.wire.agreement import Agreed
 from draftwire.wire.checks import require_policy
 from draftwire.wire.messages import ProposalPolicy
@@ -58,6 +60,7 @@ class ClientRequest:
         self._vocab_size = client.vocab_size
         self._unshared = False  # an id outside the drafter's vocabulary is committed
         self._open = True
+        self._states: StateSource | None = None
         # What was last found to fit: neither changes once it is made.
         self._asked: ProposalPolicy | None = None
         self._offered: ProposalPolicy | None = None  # what became of it
@@ -76,6 +79,13 @@ class ClientRequest:
     def connected(self, agreed: Agreed, slots: ReplySlots) -> None:
         """There is a connection (again), with these limits, and these slots for replies."""
         self.asking.connected(agreed, slots)
+        self._keep_states()
+
+    def use_states(self, source: StateSource) -> None:
+        """Send the states of this request's target from now on, where the drafter reads them."""
+        with self._client.lock:
+            self._states = source
+            self._keep_states()
 
     def use_context(self, version: int) -> None:
         """Ask under this context version from now on; see :class:`DraftRequest`."""
@@ -117,6 +127,17 @@ class ClientRequest:
             self.asking.commit(accepted, outcome, token)
         if token is not None and token >= self._vocab_size:
             self._unshared = True
+
+    def states(self, agreed: Agreed, projection: Projection | None) -> StateRows:
+        """Return the rows of states that the next STEP holds."""
+        rows = rows_for(self.asking.states_wanted, self._states, projection, agreed)
+        self.traffic.states += len(rows.data)
+        return rows
+
+    def _keep_states(self) -> None:
+        agreed = self.asking.agreed
+        if self._states is not None and agreed is not None and agreed.states is not None:
+            self._states.keep(agreed.states.layers)
 
     def close(self) -> None:
         """Free the request on both sides; may be called twice."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from draftwire.engines.dspark.checkpoint import read_block_drafter
 from draftwire.engines.dspark.states import StateKeys
 from draftwire.engines.hf.identity import checkpoint_identity, real_vocabulary, tokenizer_hash
 from draftwire.errors import ConfigurationError
+from draftwire.rows.states import projection_digest
 from draftwire.wire.identity import IdMap
 from draftwire.wire.registry import Adaptation, HiddenDtype
 from draftwire.wire.states import StateFormat
@@ -124,6 +126,16 @@ class BlockDraftEngine:
         """Project raw rows (R, n x d) to fused ones (R, d)."""
         fused: NDArray[np.float32] = self._drafter.fuse(self._tensor(rows)).float().cpu().numpy()
         return fused
+
+    @cached_property
+    def projection_digest(self) -> bytes:
+        """SHA-256 of the projection and its norm; empty where it changes a state's width."""
+        shape = self._drafter.shape
+        if shape.hidden_size != shape.target_width:
+            return b""
+        weights = self._drafter.fc.weight, self._drafter.hidden_norm.weight
+        weight, scale = (each.detach().float().cpu().numpy() for each in weights)
+        return projection_digest(weight, scale)
 
     @torch.inference_mode()
     def take_states(self, context: BlockContext, first: int, rows: NDArray[np.float32]) -> None:

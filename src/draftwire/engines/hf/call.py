@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import DynamicCache
 from transformers.generation import GenerationMode
 from transformers.generation.stopping_criteria import MaxLengthCriteria
@@ -22,6 +24,7 @@ from draftwire.engines.hf.rope import (
 )
 from draftwire.engines.hf.self_test import require_conforming
 from draftwire.engines.hf.sequence import CachedSequence, logits_width, require_usable
+from draftwire.engines.hf.states import StateTap, state_tap
 from draftwire.engines.hf.target import HfTargetContext, end_tokens
 from draftwire.errors import ConfigurationError, PairMismatchError
 from draftwire.verifier.generate import Generation
@@ -48,9 +51,16 @@ class RowTarget:
     end_tokens: frozenset[int] = frozenset()  # generate's stopping criteria hold them
 
     def __init__(
-        self, context: HfTargetContext, vocab_size: int, max_context: int, *, cache: Any = None
+        self,
+        context: HfTargetContext,
+        vocab_size: int,
+        max_context: int,
+        *,
+        tap: StateTap,
+        cache: Any = None,
     ) -> None:
         """Wrap the row's context. cache: that of the caller, to whom it goes back."""
+        self._tap = tap
         self.cache = cache
         self.vocab_size = vocab_size
         self.max_context = max_context
@@ -64,6 +74,26 @@ class RowTarget:
     def open(self, prompt: Sequence[int], sampling: Sampling) -> HfTargetContext:
         """Return the row's one context."""
         return self.context
+
+    @property
+    def state_layers(self) -> int:
+        """How many layers' states can be had."""
+        return self._tap.layers
+
+    @property
+    def state_width(self) -> int:
+        """Elements of one layer's state of a token."""
+        return self._tap.width
+
+    def keep_states(self, context: HfTargetContext, layers: Sequence[int]) -> None:
+        """Keep the states of these layers of what is computed from now on."""
+        context.keep_states(self._tap, layers)
+
+    def states(
+        self, context: HfTargetContext, committed: Sequence[int], first: int, most: int
+    ) -> tuple[int, NDArray[np.float32]]:
+        """Return the rows of committed tokens; see ``YieldsStates``."""
+        return context.states(committed, first, most)
 
     def settings(self, context: HfTargetContext) -> bytes:
         """Return what the call's processors are and how they are set now."""
@@ -239,7 +269,9 @@ def rows_of(
                 bool(config.return_dict_in_generate and config.output_logits),
             ),
         )
-        target = RowTarget(context, vocab_size or width, config.max_length + 1, cache=cache)
+        target = RowTarget(
+            context, vocab_size or width, config.max_length + 1, tap=state_tap(model), cache=cache
+        )
         seen = input_ids[index : index + 1]
         rows.append(Row(target, ids[start:], config.max_length - length, criteria, seen))
     return rows

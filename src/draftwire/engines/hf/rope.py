@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from draftwire.engines.hf.sequence import CachedSequence, context_limit
+from draftwire.engines.hf.states import KeptStates
 from draftwire.errors import ConfigurationError
 
 _SWITCHING: Final = ("longrope", "dynamic")
@@ -110,6 +111,15 @@ class BorderedSequence:
     def tokens(self) -> tuple[int, ...]:
         """The tokens that have been fed."""
         return tuple(self._tokens)
+
+    @property
+    def states(self) -> KeptStates | None:
+        """What is kept of the states that either reading computes; the last one's of a position."""
+        return self._short.states
+
+    @states.setter
+    def states(self, kept: KeptStates | None) -> None:
+        self._short.states = self._long.states = kept
 
     def layer_lengths(self) -> list[int]:
         """Return the number of positions that each layer of the reading in use holds."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from draftwire.engines.hf.cache import SequenceCache, cache_keyword, cache_layers
+from draftwire.engines.hf.states import KeptStates, taking
 from draftwire.errors import ConfigurationError, ModelError
 
 _TRIED: Final = (3, 5, 2, 7, 4, 6, 9, 8)
@@ -118,6 +119,7 @@ class CachedSequence:
         self._takes_positions = "position_ids" in parameters
         self._cache = SequenceCache(model, adopted)
         self._tokens: list[int] = list(tokens)
+        self.states: KeptStates | None = None  # of what is computed, where that is kept
 
     @property
     def length(self) -> int:
@@ -191,9 +193,12 @@ class CachedSequence:
         if self._takes_positions:
             begin = self._cache.held
             extra["position_ids"] = torch.arange(begin, begin + len(feed), device=ids.device)[None]
-        with self._cache.computing():
+        states = self.states
+        with self._cache.computing(), taking(states) as taken:
             output = self._model(input_ids=ids, return_dict=True, **extra)
             logits: torch.Tensor = output.logits[0, -keep:].to(dtype=torch.float32, copy=True)
+        if states is not None:
+            states.add(self._cache.held, [taken.rows[layer] for layer in states.layers])
         self._cache.held += len(feed)
         return logits
 

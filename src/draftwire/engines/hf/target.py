@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from draftwire.engines.hf.batch import packed
 from draftwire.engines.hf.emitted_rows import EmittedRows
@@ -23,6 +25,7 @@ from draftwire.engines.hf.processors import RowProcessors
 from draftwire.engines.hf.rope import ModelSequence, exact_context, open_sequence
 from draftwire.engines.hf.self_test import require_conforming
 from draftwire.engines.hf.sequence import CachedSequence, logits_width, require_usable
+from draftwire.engines.hf.states import KeptStates, StateTap, state_tap
 from draftwire.errors import ConfigurationError, ModelError
 from draftwire.verifier.sampling import Sampling
 from draftwire.wire.identity import IdMap
@@ -59,6 +62,24 @@ class HfTargetContext:
         """
         new = self.new_tokens(committed, drafts)
         return self.processed(committed, drafts, self.sequence.forward(new, len(drafts) + 1))
+
+    def keep_states(self, tap: StateTap, layers: Sequence[int]) -> None:
+        """Keep the states of these layers of what is computed from now on."""
+        if self.sequence.states is None or self.sequence.states.layers != tuple(layers):
+            self.sequence.states = KeptStates(tap, layers)
+
+    def states(
+        self, committed: Sequence[int], first: int, most: int
+    ) -> tuple[int, NDArray[np.float32]]:
+        """Return the rows of committed tokens; see ``YieldsStates``."""
+        kept, read = self.sequence.states, self.sequence.tokens
+        assert kept is not None
+        first = max(first, kept.first)
+        end = last = min(first + most, kept.end, len(read), len(committed) - 1)
+        if list(read[first:last]) != list(committed[first:last]):  # a rejected draft is read
+            pairs = zip(read[first:last], committed[first:last], strict=True)
+            end = next(at for at, (one, other) in enumerate(pairs, first) if one != other)
+        return first, kept.rows(first, max(first, end))
 
     def mirrored(self) -> list[Processor]:
         """Return what a drafter is told of its processors."""
@@ -168,6 +189,26 @@ class HfTargetEngine:
         prepared = prepare(self._model, prompt, {**self._options, **sampling_arguments(sampling)})
         processors = RowProcessors(prepared.processors, ends=self.end_tokens)
         return HfTargetContext(open_sequence(self._model), processors, sampling.greedy)
+
+    @property
+    def state_layers(self) -> int:
+        """How many layers' states can be had."""
+        return state_tap(self._model).layers
+
+    @property
+    def state_width(self) -> int:
+        """Elements of one layer's state of a token."""
+        return state_tap(self._model).width
+
+    def keep_states(self, context: HfTargetContext, layers: Sequence[int]) -> None:
+        """Keep the states of these layers of what is computed from now on."""
+        context.keep_states(state_tap(self._model), layers)
+
+    def states(
+        self, context: HfTargetContext, committed: Sequence[int], first: int, most: int
+    ) -> tuple[int, NDArray[np.float32]]:
+        """Return the rows of committed tokens; see ``YieldsStates``."""
+        return context.states(committed, first, most)
 
     def settings(self, context: HfTargetContext) -> bytes:
         """Return what the request's processors are and how they are set now."""
