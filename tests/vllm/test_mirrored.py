@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,22 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 BAD = [[4], [2, 6], [5, 5, 2], [9, 3, 7]]  # the last one would need the prompt
 
+READ = (
+    "allowed_token_ids",
+    "min_tokens",
+    "all_stop_token_ids",
+    "logit_bias",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_those_that_vllm_makes(kind: str) -> None:
-    params = SamplingParams(**KINDS[kind])
-    if kind in ("bad words", "all"):
-        params._bad_words_token_ids = BAD
+    asked = SamplingParams(**KINDS[kind])
+    params = SimpleNamespace(**{name: getattr(asked, name) for name in READ})
+    params.bad_words_token_ids = BAD if kind in ("bad words", "all") else None
     encoded = mirrored_bytes(mirrored(params, len(PROMPT)), V)
     mirror = Mirror(encoded, Prefix(PROMPT), V)
     mirror.follow(len(PROMPT))
