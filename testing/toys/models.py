@@ -77,6 +77,11 @@ class ToyDrafter:
         context.open = False
         self.contexts.remove(context)
 
+    def context_bytes(self, context: ToyContext) -> int:
+        """Four bytes a token."""
+        assert context.open
+        return 4 * context.length
+
     def truncate(self, context: ToyContext, length: int) -> None:
         """Forget all tokens but the first ``length``."""
         assert context.open

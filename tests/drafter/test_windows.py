@@ -9,8 +9,9 @@ from itertools import pairwise
 import pytest
 
 from draftwire.drafter.contexts import LONGEST_PREFIX, Window
+from draftwire.drafter.hello import drafter_hello
 from draftwire.drafter.limits import PeerLimits
-from draftwire.drafter.program import DrafterConfig, DrafterProgram, drafter_hello
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.engines.hf import HfDraftEngine, HfTargetEngine
 from draftwire.errors import ConfigurationError
 from draftwire.session.proposal import Proposal

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftwire.drafter.engine import LimitsDepth, ReadsStates
-from draftwire.drafter.program import DrafterConfig, drafter_hello
+from draftwire.drafter.hello import drafter_hello
+from draftwire.drafter.program import DrafterConfig
 from draftwire.engines.dspark.checkpoint import read_block_drafter
 from draftwire.engines.dspark.engine import BlockContext, BlockDraftEngine
 from draftwire.engines.registry import engine_of, load_drafter

@@ -171,3 +171,41 @@ def test_requests_with_a_seed_are_drafted_all_the_same() -> None:
         assert set(speculation.propose(wanted, 1.0)) == {"seeded"}
         assert speculation.metrics.labelled("misses") == {MissReason.BREAKER_OPEN.value: 1}
         speculation.close()
+
+
+def test_rows_are_drafted_or_not_one_by_one() -> None:
+    """Of a step's rows only those ask that may, and the others' rounds are counted as theirs."""
+
+    class OneByOne(BatchBreaker):
+        def admits(self, requests: Sequence[RequestBreaker], size: int) -> list[Choice]:
+            super().admits(requests, size)
+            assert size == 3
+            return [Choice.DRAFT, Choice.PAUSE_REQUEST, Choice.PAUSE][: len(requests)]
+
+    with toy_state() as (speculation, shared):
+        shared.tree = WordTree(4)
+        speculation.breaker = OneByOne()
+        for name in ("good", "bad", "new"):
+            active = speculation.begin(name, PROMPT, None, drafted=True)
+            step_of(speculation, active, scores_of(first_two, PROMPT, ()), ())
+        wanted = [ProposeRequest(name, POLICY) for name in ("good", "bad", "new")]
+        assert set(speculation.propose(wanted, 1.0)) == {"good"}
+        assert speculation.metrics.labelled("misses") == {
+            MissReason.REQUEST_BREAKER_OPEN.value: 1,
+            MissReason.BREAKER_OPEN.value: 1,
+        }
+        speculation.close()
+
+
+def test_a_request_that_is_taken_up_again_keeps_what_its_drafts_have_brought() -> None:
+    with toy_state() as (speculation, shared):
+        shared.tree = WordTree(4)
+        speculation.breaker = BatchBreaker()
+        active = speculation.begin("one", PROMPT, None, drafted=True)
+        step_of(speculation, active, scores_of(first_two, PROMPT, ()), ())
+        again = speculation.begin("one", PROMPT, None, drafted=True)
+        assert again is not active and again.stream == 1
+        assert again.breaker is not None and active.breaker is None
+        speculation.finish("one")
+        assert speculation.breaker.paused_requests == 0
+        speculation.close()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import pytest
 
 from draftwire.verifier.breaker import (
@@ -14,8 +17,17 @@ from draftwire.verifier.breaker import (
     BreakerState,
     Choice,
     Gain,
+    Paused,
     RequestBreaker,
 )
+from draftwire.verifier.generate import generate
+from draftwire.verifier.miss import MissReason
+from draftwire.verifier.sampling import Sampling
+from draftwire.verifier.together import Question, run_together
+from draftwire.wire.messages import ProposalPolicy
+from draftwire.wire.registry import Layout
+from testing.harness.paths import drafting
+from testing.toys.models import Table, ToyDrafter, ToyTarget
 
 MOST = 6  # tokens of a round whose drafts are all accepted
 GOOD, BAD = 3, 1  # tokens of a drafted round; it takes as long as 1.5 of the target alone
@@ -47,7 +59,7 @@ class Text:
         choice = self.request.admits()
         took, gain = 1.0, Gain(1)
         if choice is Choice.DRAFT and lost:
-            took = LOST
+            took, gain = LOST, Gain(1, MOST, came=False)
         elif choice is Choice.DRAFT:
             took, gain = seconds, Gain(self.tokens, MOST, came=True)
         self.request.finished(choice, took - first, gain, first=first)
@@ -258,3 +270,125 @@ def test_every_loss_is_booked_so_that_pauses_pay_for_it(seed: int) -> None:
                 texts.remove(each)
             assert lost - paid <= breaker.unpaid + 1e-6
     assert paid > 0
+
+
+class Timed(Breaker):
+    """Rounds take 1.5 s where any request of theirs is drafted, 0.3 s of it in the wait, or 1 s."""
+
+    def finished(
+        self,
+        requests: Sequence[RequestBreaker],
+        choices: Sequence[Choice],
+        gains: Sequence[Gain],
+        seconds: float,
+        *,
+        waited: float = 0.0,
+        first: bool = False,
+    ) -> list[Paused]:
+        drafted = Choice.DRAFT in choices
+        waited = 0.3 if waited else 0.0
+        seconds = SECONDS - first if drafted else 1.0
+        return super().finished(requests, choices, gains, seconds, waited=waited, first=first)
+
+
+def after_prompt(good: tuple[int, ...], bad: tuple[int, ...]) -> Table:
+    """Return one row for texts whose prompt begins with 0, another for those with 1."""
+    return lambda context: bad if context[0] else good
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_of_texts_by_one_drafter_only_the_one_pauses_whose_drafts_are_refused(
+    together: bool,
+) -> None:
+    target = ToyTarget(after_prompt((1, 0), (0, 1)), 2)  # the drafter always says 0
+    drafter = ToyDrafter(after_prompt((1, 0), (1, 0)), 2)
+    with drafting("colocated", drafter, target) as client:
+        client.breaker = breaker = Timed()
+        policy = ProposalPolicy(Layout.DENSE, 2, 1.0)
+        texts = [
+            generate(target, client, (bad,), Sampling(max_tokens=300 - 150 * bad), policy)
+            for bad in (0, 0, 1)
+        ]
+        if together:
+            asked = []
+
+            def score_all(questions: Sequence[Question[Any]]) -> Any:
+                asked.append([len(drafts) for _, _, drafts in questions])
+                return np.concatenate([target.score(*each) for each in questions])
+
+            run_together(texts, score_all, client)
+            assert [2, 2, 0] in asked
+        else:
+            running = list(texts)
+            while running:  # a token of each in turn
+                running = [each for each in running if next(each, None) is not None]
+        good, also_good, bad = (each.report for each in texts)
+        assert breaker.paused_requests == 0  # they have ended
+    for report in (good, also_good):
+        assert report.tokens == 300
+        assert report.drafted_rounds >= 97 and not report.misses[MissReason.REQUEST_BREAKER_OPEN]
+        assert report.accepted == 2 * report.drafted_rounds
+    assert bad.accepted == 0 and 12 <= bad.drafted_rounds < 40
+    assert bad.misses[MissReason.REQUEST_BREAKER_OPEN] > 90
+    assert any("costs this request more than it brings" in note for note in bad.notes)
+    assert not good.notes
+    assert breaker.pauses_by_scope["link"] == 0
+
+
+def test_rounds_that_ask_for_nothing_neither_probe_a_link_nor_wake_it() -> None:
+    """A request whose context is full is admitted like others, and says nothing of the link."""
+    breaker = Breaker()
+    texts = begun(breaker, [GOOD] * 2)
+    take_turns(texts, 20)
+    for _ in range(3):
+        texts[0].round(lost=True)
+    full = breaker.open()
+    asked = 0
+    for _ in range(100):
+        choice = full.admits()
+        asked += choice is Choice.DRAFT
+        full.finished(choice, 1.0, Gain(1, MOST), first=False)
+    assert asked > 50
+    assert breaker.state is BreakerState.HALF_OPEN
+    assert texts[0].round() is Choice.DRAFT
+
+
+def test_what_the_target_alone_takes_is_not_learned_from_a_paused_request_above_others() -> None:
+    """The bad one has a long text, whose rounds take three times as long without drafts."""
+    breaker = Breaker()
+    *several, bad = begun(breaker, [GOOD, GOOD, GOOD, BAD])
+    for _ in range(600):
+        for each in several:
+            each.round()
+        choice = bad.request.admits()
+        gain = Gain(1, MOST, came=True) if choice is Choice.DRAFT else Gain(1)
+        bad.request.finished(choice, 4.5 if choice is Choice.DRAFT else 3.0, gain, first=False)
+    assert bad.request.circuit.pauses > 0
+    assert breaker.alone == 1.0
+    assert not any(choice.paused for each in several for choice in each.choices)
+
+
+def test_a_request_may_be_let_go_in_the_middle_of_a_round_of_another() -> None:
+    """Garbage is collected anywhere, also in a call that holds the lock."""
+    breaker = Breaker()
+    text, dropped = begun(breaker, [GOOD, BAD])
+    take_turns([text, dropped], 20)
+    assert dropped.request.circuit.unpaid > 0
+
+    class Collected(list[Gain]):
+        def __iter__(self) -> Iterator[Gain]:
+            dropped.request.close()
+            return super().__iter__()
+
+    owed = breaker.unpaid
+    gains = Collected([Gain(GOOD, MOST, came=True)])
+    thread = threading.Thread(
+        target=breaker.finished,
+        args=([text.request], [text.request.admits()], gains, SECONDS),
+        daemon=True,
+    )
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert breaker.unpaid == pytest.approx(owed)  # the link had no debt for the gain to pay
+    assert breaker.paused_requests == 0

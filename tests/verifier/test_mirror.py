@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from draftwire.drafter import program
 from draftwire.drafter.contexts import HeldContext
+from draftwire.drafter.hello import drafter_hello
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.mirror import Mirror
-from draftwire.drafter.program import DrafterConfig, drafter_hello
+from draftwire.drafter.program import DrafterConfig
 from draftwire.verifier.generate import generate
 from draftwire.verifier.mirror import mirrored_bytes
 from draftwire.verifier.report import Report

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +17,7 @@ from draftwire.verifier.emission import Emission
 from draftwire.verifier.generate import generate
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
+from draftwire.verifier.stop import Finish
 from draftwire.verifier.together import run_together
 from draftwire.verifier.totals import Totals
 from draftwire.wire.messages import ProposalPolicy
@@ -124,3 +128,29 @@ def test_totals_hold_whole_rounds_whenever_they_are_asked(together: bool) -> Non
     assert total.traffic.sent == sum(each.report.traffic.sent for each in texts)
     assert total.seconds.total == sum(each.report.seconds.total for each in texts)
     assert client.totals.running == 0
+
+
+def returns(call: Callable[[], object]) -> bool:
+    """Whether a call comes back, in a thread that is left behind where it does not."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(10)
+    return not thread.is_alive()
+
+
+def test_a_text_may_be_let_go_in_the_middle_of_a_sum() -> None:
+    """Garbage is collected anywhere, also in a call that holds the lock: its texts end there."""
+    totals = Totals()
+    lasting, dropped = totals.follow(), totals.follow()
+    ended = Report(tokens=5, finish=Finish.ABANDONED)
+
+    class Collected(Counter[Any]):
+        def items(self) -> Any:
+            totals.end(dropped, ended)
+            return super().items()
+
+    totals.end(totals.follow(), history())
+    totals.update(lasting, Report(tokens=2, misses=Collected()))
+    assert returns(totals.sum)
+    assert totals.sum().tokens == 7
+    assert totals.running == 1

@@ -89,6 +89,13 @@ Examples:
     help="What answers may hold in all, kept or not sent yet; more is declined.",
 )
 @click.option(
+    "--kept-prefix-mib",
+    type=Number(0, MOST_MIB),
+    default=512,
+    show_default=True,
+    help="What the model may hold of texts that are over, for the next turn of a chat; 0: nothing.",
+)
+@click.option(
     "--max-context",
     type=click.IntRange(2, MOST_CONTEXT),
     show_default="262144, or the model's",

@@ -41,6 +41,7 @@ class ServeOptions:
     max_sessions: int
     max_batch: int
     max_reply_mib: float | None
+    kept_prefix_mib: float
     max_context: int | None
     max_depth: int
     max_support: int
@@ -175,6 +176,7 @@ def _config(options: ServeOptions) -> DrafterConfig:
         max_slots=options.max_sessions,
         max_batch=options.max_batch,
         max_reply_memory=_reply_memory(options.max_reply_mib),
+        kept_prefix_memory=int(options.kept_prefix_mib * (1 << 20)),
         max_context=options.max_context or 0,
         max_depth=options.max_depth,
         max_support=options.max_support,

@@ -27,10 +27,12 @@ class DrafterConfig:
     prefix and its proposal, 0 = 2^18 or the engine's where that is more; of a prefix that is longer
     than the engine reads, it reads the last tokens. max_reply_bytes: 0 = what the other limits
     need; less is refused in HELLO (P8). max_reply_memory: bytes that the answers of all connections
-    may hold; 0 = half of the memory that there is. max_connections: over all. max_batch: most
-    proposals drawn at once. peer: rates and times. shard_count: of how many shards each reply is
-    one (P29); 1 = whole replies. state_rows: most rows of hidden states in a STEP, for a model that
-    reads them (P36). kernels: what quantises and draws, a choice of ``kernels_for``.
+    may hold; 0 = half of the memory that there is. kept_prefix_memory: bytes that the model may
+    hold of sessions that are over, for later ones of the same key; 0 = nothing. max_connections:
+    over all. max_batch: most proposals drawn at once. peer: rates and times. shard_count: of how
+    many shards each reply is one (P29); 1 = whole replies. state_rows: most rows of hidden states
+    in a STEP, for a model that reads them (P36). kernels: what quantises and draws, a choice of
+    ``kernels_for``.
     target_identity: the one target checkpoint that is drafted for, all zero = any.
     """
 
@@ -43,6 +45,7 @@ class DrafterConfig:
     max_context: int = 0
     max_reply_bytes: int = 0
     max_reply_memory: int = 0
+    kept_prefix_memory: int = 0
     max_connections: int = 64
     max_batch: int = 32
     shard_count: int = 1
@@ -67,7 +70,7 @@ class DrafterConfig:
         ):
             require_whole(name, getattr(self, name), 1)
         require_identity("target_identity", self.target_identity)
-        for name in ("max_context", "max_reply_bytes", "max_reply_memory"):
+        for name in ("max_context", "max_reply_bytes", "max_reply_memory", "kept_prefix_memory"):
             require_whole(name, getattr(self, name), 0)
         if self.max_context > MOST_CONTEXT:
             raise ConfigurationError(f"max_context must be at most {MOST_CONTEXT:,}")

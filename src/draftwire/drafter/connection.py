@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, Protocol
 
 from draftwire.drafter.config import DrafterConfig
@@ -66,6 +66,7 @@ class Connection(Generic[Context]):
         self.closing = False
         self.contexts: dict[int, HeldContext[Context]] = {}
         self.finished = FinishedRounds()
+        self.owner: Hashable = object()  # whose prefixes it may go on from: its own, or its key's
         self.table: SessionTable | None = None
         self.error: ProtocolError | None = None  # why it is closing, where there is a reason
         self._program = program

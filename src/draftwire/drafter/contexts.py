@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Final, Generic
 
@@ -52,11 +53,15 @@ def longest_prefix(max_context: int, config: DrafterConfig) -> int:
 class HeldContext(Generic[Context]):
     """A context of the model. start: the position in the session's prefix of its first token.
 
+    tokens: that it has read, drafts among them. shared: of a session that is over, how many of them
+    the prefix of this one begins with, until it is first used; 0 = it was made for this session.
     stop: decides how many drafts of a proposal are admitted; None = all.
     """
 
     context: Context
     start: int = 0
+    tokens: array[int] = field(default_factory=lambda: array("i"))
+    shared: int = 0
     stop: StopRule | None = None
     _mirror: Mirror | None = field(default=None, init=False)
 
@@ -71,7 +76,8 @@ class HeldContext(Generic[Context]):
         start: the first position to be read. cached: the prefix begins as the one that was held
         did, for so many tokens.
         """
-        return max(min(self.end, cached) - start, 0) if self.start == start else 0
+        kept = min(self.end, max(cached, self.shared))
+        return max(kept - start, 0) if self.start == start else 0
 
     def mirror_of(self, task: DraftTask, vocab_size: int) -> Mirror | None:
         """Return the processors of a task at its place in the text, or None where it has none."""

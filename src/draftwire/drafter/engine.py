@@ -57,6 +57,17 @@ class DraftEngine(ModelIdentity, Protocol[Context]):
 
 
 @runtime_checkable
+class MeasuresContexts(Protocol[ReadContext]):
+    """A drafting model that knows what its contexts hold, so that they may be kept (M13).
+
+    What a context holds of a prefix must serve any text that begins with it.
+    """
+
+    def context_bytes(self, context: ReadContext) -> int:
+        """Return the bytes of memory that a context holds."""
+
+
+@runtime_checkable
 class LimitsDepth(Protocol):
     """A drafting model that draws only so many tokens of a proposal."""
 

@@ -5,73 +5,43 @@ from __future__ import annotations
 import logging
 import os
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final, Generic, Protocol, TypeAlias
+from typing import Final, Generic, Protocol, TypeAlias
 
 from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.connection import Connection
-from draftwire.drafter.contexts import HeldContext, Window, longest_prefix
+from draftwire.drafter.contexts import HeldContext, Window
 from draftwire.drafter.counters import DrafterCounters, LeaseEnd
 from draftwire.drafter.early_stop import EarlyStop, StopMaker
-from draftwire.drafter.engine import Context, DraftEngine, LimitsDepth
+from draftwire.drafter.engine import Context, DraftEngine, MeasuresContexts
+from draftwire.drafter.finished import FinishedContexts
+from draftwire.drafter.hello import drafter_hello
 from draftwire.drafter.memory import ReplyMemory, memory_at_most, require_room, usual_memory
 from draftwire.drafter.propose import DraftJob, ProposalSource, Proposer, propose, warm_up
 from draftwire.drafter.scheduler import BatchScheduler, Owner, Turn
-from draftwire.drafter.states import give_states, states_read, unwindowed
+from draftwire.drafter.states import give_states, unwindowed
 from draftwire.exact.words import ProposalWords
 from draftwire.rows.prepare import prepare
 from draftwire.rows.shards import ShardDraft
 from draftwire.session.link import Link
 from draftwire.session.proposal import Draft, DraftTask
 from draftwire.telemetry.events import log_event
-from draftwire.wire.hello import hello_of
-from draftwire.wire.messages import Hello
 from draftwire.wire.registry import (
-    NO_FEATURES,
     NONCE_BYTES,
-    Feature,
-    Role,
     Status,
 )
 
 _LOG: Final = logging.getLogger(__name__)
-__all__ = ["Connection", "DrafterConfig", "DrafterProgram", "ProgramMaker", "drafter_hello"]
+__all__ = ["Connection", "DrafterConfig", "DrafterProgram", "ProgramMaker"]
 
 _LOOKS_A_LEASE: Final = 64.0
 
 _Batch: TypeAlias = tuple[int, float, Sequence[Turn[Owner]], Sequence[Draft | ShardDraft | Status]]
 """What was drawn at once: how many proposals, in how many seconds, and what was answered."""
-
-
-def drafter_hello(
-    engine: DraftEngine[Any], config: DrafterConfig, *, mirrors: bool = True
-) -> Hello:
-    """Return the HELLO of a drafter: its engine's identity and the limits of its configuration.
-
-    mirrors: whether its proposer follows the processors of a policy.
-    """
-    config = unwindowed(engine, engine.max_context, config)
-    features = Feature.EARLY_STOP | (Feature.MIRROR if mirrors else NO_FEATURES)
-    most = engine.max_depth if isinstance(engine, LimitsDepth) else config.max_depth
-    return hello_of(
-        Role.DRAFTER,
-        engine,
-        adaptation=engine.adaptation,
-        layouts=config.layouts,
-        max_sessions=config.max_sessions,
-        max_slots=config.max_slots,
-        max_depth=min(config.max_depth, engine.max_context - 1, most),
-        max_support=config.max_support,
-        max_context=longest_prefix(engine.max_context, config),
-        max_reply_bytes=config.max_reply_bytes,
-        shard_count=config.shard_count,
-        peer_identity=config.target_identity,
-        states=states_read(engine, config.state_rows),
-        features=NO_FEATURES if config.shard_count > 1 else features,
-    )
 
 
 class DrafterProgram(Generic[Context]):
@@ -122,6 +92,7 @@ class DrafterProgram(Generic[Context]):
             config.peer.prefill_chunk_tokens, self._feed
         )
         self._lapse_at = 0.0  # when silent sessions are looked for again
+        self.finished = FinishedContexts(config.kept_prefix_memory, self._close)
         self._drawing = 0  # proposals of the batch that is being drawn
         self._unbooked: list[_Batch[Connection[Context]]] = []
 
@@ -150,6 +121,8 @@ class DrafterProgram(Generic[Context]):
         nonce = self._entropy(NONCE_BYTES) if self._key else b""
         link = Link(self._hello, self._clock(), self._key, nonce)
         connection = Connection(self, link, self._clock)
+        if self._key:
+            connection.owner = b""  # all that have proved the one key
         self.connections.add(connection)
         self.counters.connections += 1
         return connection
@@ -162,9 +135,13 @@ class DrafterProgram(Generic[Context]):
         if connection in self.connections:
             self.connections.remove(connection)
             self.counters.ended += 1
+            if not isinstance(connection.owner, bytes):
+                self.finished.forget(connection.owner)
 
     def wait(self, connection: Connection[Context], task: DraftTask) -> None:
         """Let a task wait for its turn; one that its session asked for before is over."""
+        if task.session not in connection.contexts and not task.cached_tokens:
+            self._resume(connection, task)
         self.counters.withdrawn += self._scheduler.put(connection, task)
 
     def reserve(self, connection: Connection[Context], task: DraftTask, size: int) -> bool:
@@ -206,19 +183,66 @@ class DrafterProgram(Generic[Context]):
         """Cancel a session's task, or all of a connection's."""
         self.counters.withdrawn += self._scheduler.drop(connection, session)
 
-    def close_context(self, connection: Connection[Context], session: int) -> None:
-        """Let the engine free what a session holds; it may fail in any way, and never raises here.
+    def _resume(self, connection: Connection[Context], task: DraftTask) -> None:
+        """Give a new session the context of one that is over, where their prefixes share enough."""
+        if self._window.start(task.first_position):
+            return
+        found = self.finished.take(connection.owner, array("i", task.new_tokens[:-1]))
+        if found is not None:
+            held, shared = found
+            held.shared, held.stop = shared, None
+            self._hold(connection, task, held)
 
-        Every end of a session comes here: a verifier that leaves must not end the others.
+    def _hold(
+        self, connection: Connection[Context], task: DraftTask, held: HeldContext[Context]
+    ) -> None:
+        """A session has a context from now on."""
+        connection.contexts[task.session] = held
+        if connection.stops_early:
+            held.stop = self._stop(self._clock, connection.finished)
+        self.counters.sessions += 1
+
+    def _cut(self, held: HeldContext[Context]) -> bool:
+        """Cut a context of another session to what its new one shares; False where that fails."""
+        try:
+            self.engine.truncate(held.context, held.shared)
+        except Exception:  # the engine is not ours, and a new context will do
+            self._failed("cut")
+            return False
+        return True
+
+    def close_context(
+        self, connection: Connection[Context], session: int, *, keep: bool = True
+    ) -> None:
+        """A session needs its context no more; never raises, whatever the engine does.
+
+        Every end of a session comes here: a verifier that leaves must not end the others. keep:
+        for a later session, where such are kept; False = it is not to be trusted.
         """
         held = connection.contexts.pop(session, None)
         if held is None:
             return
+        keep = keep and bool(self.config.kept_prefix_memory) and not self.draining
+        if keep and isinstance(self.engine, MeasuresContexts):
+            try:
+                size = self.engine.context_bytes(held.context)
+            except Exception:  # the engine is not ours
+                self._failed("measure")
+            else:
+                self.finished.put(connection.owner, held, size)
+                return
+        self._close(held.context)
+
+    def _close(self, context: Context) -> None:
+        """Let the engine free a context."""
         try:
-            self.engine.close(held.context)
+            self.engine.close(context)
         except Exception:  # the engine is not ours
-            self.counters.engine_failures += 1
-            _LOG.exception("the engine failed to close a context")
+            self._failed("close")
+
+    def _failed(self, what: str) -> None:
+        self.counters.engine_failures += 1
+        _LOG.exception("the engine failed to %s a context", what)
 
     def positions_of(self, connection: Connection[Context]) -> int:
         """Return how many drafts a connection waits for."""
@@ -249,8 +273,9 @@ class DrafterProgram(Generic[Context]):
         return connection in self._scheduler
 
     def drain(self) -> None:
-        """Take no more sessions; those that were drafted for go on."""
+        """Take no more sessions, and keep none that is over; those drafted for go on."""
         self.draining = True
+        self.finished.clear()
 
     def draft(self) -> list[Connection[Context]]:
         """Draw the next batch, and book it; returns the connections that were answered."""
@@ -282,6 +307,11 @@ class DrafterProgram(Generic[Context]):
             for (connection, task), draft in zip(batch, drafts, strict=False):
                 connection.answer(task, draft)
                 answered.append(connection)
+                held = connection.contexts.get(task.session)
+                if held is not None and isinstance(draft, Draft):
+                    # The drafts that were fed: all that stand behind what was committed.
+                    fed = max(held.context.length - len(held.tokens), 0)
+                    held.tokens.extend(draft.tokens[:fed])
             self._unbooked.append((size, took, batch, drafts))
         return answered
 
@@ -324,7 +354,8 @@ class DrafterProgram(Generic[Context]):
                 self.lapsed(len(silent), LeaseEnd.EXPIRED)
 
     def shut_down(self) -> None:
-        """Decline what waits: this drafter is going away."""
+        """Decline what waits, and free what is kept: this drafter is going away."""
+        self.drain()
         for connection, task in self._scheduler.clear():
             self._count(Status.SHUTTING_DOWN)
             connection.answer(task, Status.SHUTTING_DOWN)
@@ -370,7 +401,7 @@ class DrafterProgram(Generic[Context]):
             # program. The culprit is found by drafting alone, from contexts that are made again.
             self.counters.engine_failures += 1
             for connection, task in everyone:
-                self.close_context(connection, task.session)
+                self.close_context(connection, task.session, keep=False)
                 connection.lose_states(task.session)
             if len(everyone) == 1:
                 _LOG.exception("the engine failed; the proposal is declined")
@@ -392,15 +423,18 @@ class DrafterProgram(Generic[Context]):
         self, connection: Connection[Context], task: DraftTask, *, piece: bool
     ) -> DraftJob[Context]:
         held = connection.contexts.get(task.session)
+        if held is not None and held.shared and not self._cut(held):
+            self.close_context(connection, task.session, keep=False)
+            held = None
         if held is None:
-            held = connection.contexts[task.session] = HeldContext(self.engine.open())
-            if connection.stops_early:
-                held.stop = self._stop(self._clock, connection.finished)
-            self.counters.sessions += 1
+            held = HeldContext(self.engine.open())
+            self._hold(connection, task, held)
         # Less than is kept where it was made again after the engine failed, where drafts were not
         # the model's, or where the window has moved on.
         held.start, kept = self._reading(held, task)
         self.engine.truncate(held.context, kept)
+        held.shared = 0
+        del held.tokens[kept:]
         if not piece:
             self.counters.state_rows += give_states(self.engine, held, task, connection.states)
         tokens, policy, mirror = task.new_tokens[held.end - task.cached_tokens :], task.policy, None
@@ -416,6 +450,7 @@ class DrafterProgram(Generic[Context]):
             mirror = held.mirror_of(task, self.engine.vocab_size)
             if held.stop is not None:
                 held.stop.begin(task.round, task.commit, policy.depth)
+        held.tokens.extend(tokens)
         self.counters.fed_tokens += len(tokens)
         return DraftJob(
             held.context,

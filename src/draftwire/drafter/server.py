@@ -243,6 +243,8 @@ class DrafterServer(Generic[Context]):
 
     def _agree(self, peer: Peer[Context]) -> None:
         """A peer has agreed on HELLO: give it a place, another's where there is none left."""
+        if peer.stream.peer_identity:
+            peer.connection.owner = peer.stream.peer_identity
         now = time.monotonic()
         if self._admission.taken:
             yields = self._admission.evictable(now)

@@ -49,10 +49,19 @@ class Prefix:
 
     def common(self, other: Prefix) -> int:
         """Return how many tokens two prefixes have in common from the start."""
-        most = min(len(self), len(other))
-        if self._tokens[:most] == other._tokens[:most]:
-            return most
-        return next(i for i in range(most) if self._tokens[i] != other._tokens[i])
+        return common_tokens(self._tokens, other._tokens)
+
+
+def common_tokens(one: array[int], other: array[int]) -> int:
+    """Return how many tokens two sequences have in common from the start."""
+    same, most = 0, min(len(one), len(other))
+    while same < most:  # halves that are compared as memory is
+        middle = (same + most + 1) // 2
+        if one[same:middle] == other[same:middle]:
+            same = middle
+        else:
+            most = middle - 1
+    return same
 
 
 @dataclass(frozen=True, slots=True)

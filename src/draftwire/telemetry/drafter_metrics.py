@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from draftwire.drafter.counters import DrafterCounters
+from draftwire.drafter.finished import FinishedCounters
 from draftwire.drafter.program import DrafterProgram
 from draftwire.telemetry.metric_spec import Kind, MetricSpec, by_name
 
@@ -26,6 +27,9 @@ class DrafterView:
     queued: int
     reply_bytes: int
     reply_limit: int
+    finished: FinishedCounters
+    finished_contexts: int
+    finished_bytes: int
     draining: bool
 
     @classmethod
@@ -39,6 +43,9 @@ class DrafterView:
             program.queued,
             program.memory.held,
             program.memory.most,
+            program.finished.counters,
+            len(program.finished),
+            program.finished.bytes,
             program.draining,
         )
 
@@ -182,6 +189,36 @@ DRAFTER_METRICS: Final[tuple[MetricSpec[DrafterView], ...]] = (
         _C,
         "Tokens of prefixes that the model has read, those among them that it has read again",
         lambda v: v.counters.fed_tokens,
+    ),
+    MetricSpec(
+        "draftwire_drafter_kept_contexts",
+        _G,
+        "Contexts of texts that are over, kept for later ones",
+        lambda v: v.finished_contexts,
+    ),
+    MetricSpec(
+        "draftwire_drafter_kept_bytes",
+        _G,
+        "Bytes that the model holds of texts that are over",
+        lambda v: v.finished_bytes,
+    ),
+    MetricSpec(
+        "draftwire_drafter_reused_contexts",
+        _C,
+        "Sessions that went on from a text that was over",
+        lambda v: v.finished.reused,
+    ),
+    MetricSpec(
+        "draftwire_drafter_reused_tokens",
+        _C,
+        "Tokens of prefixes that were not read again for it",
+        lambda v: v.finished.tokens,
+    ),
+    MetricSpec(
+        "draftwire_drafter_evicted_contexts",
+        _C,
+        "Kept contexts that went for newer ones",
+        lambda v: v.finished.evicted,
     ),
     MetricSpec(
         "draftwire_drafter_state_rows",

@@ -24,6 +24,10 @@ class Stream(Protocol):
     wants: int
 
     @property
+    def peer_identity(self) -> bytes:
+        """Who the peer has proved to be: the SHA-256 of its certificate; empty = nobody."""
+
+    @property
     def pending(self) -> bool:
         """Whether received bytes wait that the selector does not know of."""
 
@@ -43,6 +47,7 @@ class PlainStream:
     handshake_done = True
     wants = READ
     pending = False
+    peer_identity = b""
 
     def __init__(self, accepted: socket.socket) -> None:
         """Take over the socket."""

@@ -145,6 +145,7 @@ class TlsStream:
         self.socket: socket.socket = wrapped
         self.handshake_done = False
         self.wants = READ
+        self.peer_identity = b""
         self._wrapped = wrapped
         self._tls = tls
 
@@ -168,6 +169,8 @@ class TlsStream:
             raise
         else:
             self._tls.check_peer(self._wrapped)
+            shown = self._wrapped.getpeercert(binary_form=True) or b""
+            self.peer_identity = hashlib.sha256(shown).digest()
             self.handshake_done, self.wants = True, READ
 
     def receive_into(self, buffer: memoryview) -> int:

@@ -50,7 +50,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from statistics import fmean
 from typing import Final, TypeAlias
 
 from draftwire.verifier.circuit import BreakerConfig, BreakerState, Circuit
@@ -94,12 +93,12 @@ class Gain:
     """What a finished round has brought a request.
 
     tokens: emitted, 1 or more. most: that it could have emitted, all drafts and one. came: whether
-    there was a whole proposal to verify.
+    there was a whole proposal to verify; None = none was asked for, whoever decided that.
     """
 
     tokens: int
     most: int = 1
-    came: bool = False
+    came: bool | None = None
 
 
 class RequestBreaker:
@@ -173,6 +172,7 @@ class Breaker:
         self._estimates[1] = self._latest
         self._newcomers = Circuit(self.config, block=1, probe=1, hasty=False)
         self._open: set[RequestBreaker] = set()
+        self._closed: deque[RequestBreaker] = deque()  # that are still open here
         self._probers: dict[LinkEstimate, RequestBreaker] = {}  # whose round probes it now
         self._best: deque[float] = deque(maxlen=self.config.window)  # tokens a round
         self._since_sample = 0  # drafted rounds of requests that have ended
@@ -211,12 +211,15 @@ class Breaker:
     @property
     def pauses_new_requests(self) -> bool:
         """Whether requests that begin now pause, since the last ones lost more than they gained."""
-        return self._newcomers.paused
+        with self._lock:
+            self._settle()
+            return self._newcomers.paused
 
     @property
     def paused_requests(self) -> int:
         """Open requests whose own circuit is open."""
         with self._lock:
+            self._settle()
             return sum(each.circuit.paused for each in self._open)
 
     @property
@@ -226,6 +229,7 @@ class Breaker:
         In tokens of the target alone: of the links, of open requests, and of those that have ended.
         """
         with self._lock:
+            self._settle()
             circuits = [self._newcomers, *(each.circuit for each in self._estimates.values())]
             circuits += [each.circuit for each in self._open]
             return sum(each.unpaid for each in circuits)
@@ -255,20 +259,13 @@ class Breaker:
         """Begin a request."""
         request = RequestBreaker(self, self.config)
         with self._lock:
+            self._settle()
             self._open.add(request)
         return request
 
     def close(self, request: RequestBreaker) -> None:
         """End a request: what it owes, and what it has learned, is the next ones'."""
-        with self._lock:
-            if request not in self._open:
-                return
-            self._open.remove(request)
-            self._release([request])
-            self._since_sample += request.since_sample
-            self._newcomers.owe(request.circuit.unpaid)
-            if not request.known:
-                self._learn(request)
+        self._closed.append(request)  # and no lock: a destructor may call this in any other call
 
     def admits(self, requests: Sequence[RequestBreaker], size: int | None = None) -> list[Choice]:
         """Return what the next round is for each request, from finished rounds alone.
@@ -277,6 +274,7 @@ class Breaker:
         round; None = these.
         """
         with self._lock:
+            self._settle()
             choices = self._choose(requests, self._estimate(size or len(requests)))
             for request, choice in zip(requests, choices, strict=True):
                 request.cold = request.cold or choice.paused
@@ -301,8 +299,21 @@ class Breaker:
         They are weighed, but not compared.
         """
         with self._lock:
+            self._settle()
             self._release(requests)
             return self._book(requests, choices, gains, seconds, waited, first)
+
+    def _settle(self) -> None:
+        """End what was closed meanwhile."""
+        while self._closed:
+            request = self._closed.popleft()
+            if request in self._open:
+                self._open.remove(request)
+                self._release([request])
+                self._since_sample += request.since_sample
+                self._newcomers.owe(request.circuit.unpaid)
+                if not request.known:
+                    self._learn(request)
 
     def _choose(self, requests: Sequence[RequestBreaker], estimate: LinkEstimate) -> list[Choice]:
         self._release(requests)  # whose round was never finished
@@ -348,11 +359,15 @@ class Breaker:
         first: bool,
     ) -> list[Paused]:
         estimate = self._estimate(len(requests))
-        tokens = fmean(each.tokens for each in gains)
+        tokens = sum(each.tokens for each in gains) / len(gains)
         if tokens < 1:
             return []
-        if Choice.DRAFT not in choices:
-            if not first:
+        asked = [
+            choice is Choice.DRAFT and gain.came is not None
+            for choice, gain in zip(choices, gains, strict=True)
+        ]
+        if True not in asked:
+            if not first and self._is_sample(requests, choices):
                 estimate.took_alone(seconds)
             return []
         alone = estimate.alone
@@ -360,11 +375,7 @@ class Breaker:
             return []
         if first:
             seconds += alone
-        cold = any(
-            each.cold
-            for each, choice in zip(requests, choices, strict=True)
-            if choice is Choice.DRAFT
-        )
+        cold = any(each.cold for each, was in zip(requests, asked, strict=True) if was)
         compared = not first and not cold
         own = seconds - waited
         if compared:
@@ -374,15 +385,14 @@ class Breaker:
         parts: list[Paused] = [self, *requests]
         before = [each.state for each in parts]
         lost = 0.0  # by the link
-        for request, choice, gain in zip(requests, choices, gains, strict=True):
-            took = min(seconds / alone, _STOPPED)
+        took = min(seconds / alone, _STOPPED)
+        for request, was_asked, gain in zip(requests, asked, gains, strict=True):
             part = took - gain.tokens * (1 + self.config.margin)
-            if choice is Choice.DRAFT and gain.came:
+            if was_asked and gain.came:
                 lost += part - self._charge(request, gain, estimate, own / alone, first=first)
             else:
                 lost += max(part, 0.0)
-            if choice is Choice.DRAFT:
-                request.cold = False
+            request.cold = request.cold and not was_asked
         self._charge_link(estimate, tokens, lost / len(requests), compared=compared)
         changed = [
             each for each, state in zip(parts, before, strict=True) if each.state is not state
@@ -391,6 +401,21 @@ class Breaker:
             isinstance(each, RequestBreaker) and each.circuit.paused for each in changed
         )
         return changed
+
+    def _is_sample(self, requests: Sequence[RequestBreaker], choices: Sequence[Choice]) -> bool:
+        """Whether a round without drafts says what the target alone takes.
+
+        Of a request that pauses by itself no more rounds do than of others: its text may be longer.
+        """
+        if Choice.SAMPLE in choices or Choice.PAUSE in choices:
+            return True
+        for each in requests:
+            each.since_sample += 1
+        if max(each.since_sample for each in requests) < self.config.sample_every:
+            return False
+        for each in requests:
+            each.since_sample = 0
+        return True
 
     def _charge(
         self,
@@ -410,10 +435,11 @@ class Breaker:
         typical = own if usual is None else usual / alone
         paying = 1 + self.config.margin  # a token of a round is worth so much
         request.recent.append(gain.tokens)
-        mean = fmean(request.recent)
-        if len(request.recent) == request.recent.maxlen and mean * paying >= typical:
-            self._best.append(mean)
-            request.recent.clear()
+        if len(request.recent) == request.recent.maxlen:
+            mean = sum(request.recent) / len(request.recent)
+            if mean * paying >= typical:
+                self._best.append(mean)
+                request.recent.clear()
         if typical > min(gain.most, max(self._best, default=gain.most)) * paying:
             return 0.0
         took = own if first or usual is None else min(own, _USUAL * typical)

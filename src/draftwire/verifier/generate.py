@@ -96,6 +96,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         self.breaker: RequestBreaker | None = None if breaker is None else breaker.open()
         self._proposal: Proposal | None = None  # of the round that is on
         self._asked = 0  # drafts, for that round, at most
+        self._came: bool | None = None  # whether they have; None = nothing was asked for
         self.choice: Choice | None = None  # the breaker's, for the round that is on
         self.refusal: ArithmeticRefusalError | None = None  # of the place behind the text so far
         self._totals = None if drafter is None else drafter.totals
@@ -207,7 +208,7 @@ class Generation(Generic[Context], Iterator[Emission]):
 
     def gain(self, tokens: int) -> Gain:
         """Return what the round that is over has brought, with so many tokens."""
-        return Gain(tokens, self._asked + 1, came=self._proposal is not None)
+        return Gain(tokens, self._asked + 1, came=self._came)
 
     def breaker_changed(self, changed: Sequence[Paused]) -> None:
         """Tell the user that the breaker has changed its mind, about this request or all."""
@@ -274,7 +275,7 @@ class Generation(Generic[Context], Iterator[Emission]):
         choice: what the round is, where that was decided for several texts; None = the breaker's.
         """
         self._context_changed()
-        self._proposal = None
+        self._proposal, self._came = None, None
         report, drafting = self.report, self.drafting
         report.rounds += 1
         depth = self._asked = self.depth
@@ -300,18 +301,19 @@ class Generation(Generic[Context], Iterator[Emission]):
         report.seconds.audit += spent
         report.seconds.drafter += max(seconds - spent, 0.0)
         if isinstance(drafted, Miss):
+            self._came = False if drafted.asked else None
             if (note := note_of(drafted, report.notes)) is not None:
                 report.note(note)
             report.missed(drafted.reason, drafted.drafted)
         else:
-            self._proposal = drafted
+            self._proposal, self._came = drafted, True
 
     def question(self) -> tuple[Context, Sequence[int], Sequence[int]]:
         """Return what the target is to score: its context, the committed ids and the drafts."""
         if self._proposal is not None and self._context_changed():
             # It was asked for under another context, whatever was drawn in it.
             self.report.missed(DropReason.WRONG_CONTEXT, len(self._proposal.tokens))
-            self._proposal = None
+            self._proposal, self._came = None, False
         assert self._held is not None
         if self._proposal is None:
             return self._held[0], self._committed, ()

@@ -36,5 +36,10 @@ class Miss:
     detail: str = ""
     drafted: int = 0
 
+    @property
+    def asked(self) -> bool:
+        """Whether a proposal was asked for, or a connection to ask on, and not just left out."""
+        return isinstance(self.reason, DropReason) or self.reason is MissReason.NO_CONNECTION
+
 
 Drafted: TypeAlias = Proposal | Miss

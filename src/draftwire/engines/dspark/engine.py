@@ -110,6 +110,10 @@ class BlockDraftEngine:
         self.truncate(context, 0)
         self._open.discard(context)
 
+    def context_bytes(self, context: BlockContext) -> int:
+        """Return the bytes of the states' keys and values."""
+        return context.states.bytes
+
     def truncate(self, context: BlockContext, length: int) -> None:
         """Keep the first ``length`` tokens, and the states of those before them."""
         del context.tokens[length:]

@@ -33,6 +33,11 @@ class StateKeys:
             return count
         return next(at for at, place in enumerate(self._positions) if at != place)
 
+    @property
+    def bytes(self) -> int:
+        """Memory of the keys and values."""
+        return sum(each.untyped_storage().nbytes() for pair in self._keys for each in pair)
+
     def add(self, first: int, fused: Tensor) -> None:
         """Take the states (R, d) of positions from ``first`` on, in the place of those held."""
         self.truncate(first)

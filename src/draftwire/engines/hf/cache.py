@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -145,6 +146,11 @@ class SequenceCache:
             if _counts(layer) or isinstance(layer, LinearAttentionCacheLayerMixin)
         ]
 
+    @property
+    def bytes(self) -> int:
+        """Memory of all that is held, copies of states among it."""
+        return sum(each.untyped_storage().nbytes() for each in _tensors((self.cache, self.copies)))
+
     def clear(self) -> None:
         """Hold no tokens."""
         self.held = 0
@@ -213,3 +219,19 @@ def _crop(layer: Any, excess: int) -> None:
         DynamicLayer.crop(layer, -excess)  # its states have been put back
     else:
         layer.crop(-excess)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a cache, wherever its classes keep them."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+    elif hasattr(value, "__dict__"):
+        yield from _tensors(vars(value))
+    elif hasattr(type(value), "__slots__"):
+        yield from _tensors([getattr(value, name) for name in type(value).__slots__])

@@ -104,6 +104,10 @@ class HfDraftEngine:
         context.truncate(0)
         self._sessions.discard(context)
 
+    def context_bytes(self, context: ModelSequence) -> int:
+        """Return the bytes of a context's cache."""
+        return context.bytes
+
     def truncate(self, context: ModelSequence, length: int) -> None:
         """Keep the state of the first ``length`` tokens."""
         context.truncate(length)

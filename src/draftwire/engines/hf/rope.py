@@ -113,6 +113,11 @@ class BorderedSequence:
         return tuple(self._tokens)
 
     @property
+    def bytes(self) -> int:
+        """Memory of both readings."""
+        return self._short.bytes + self._long.bytes
+
+    @property
     def states(self) -> KeptStates | None:
         """What is kept of the states that either reading computes; the last one's of a position."""
         return self._short.states

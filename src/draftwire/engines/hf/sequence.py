@@ -131,6 +131,11 @@ class CachedSequence:
         """The tokens that the sequence holds."""
         return tuple(self._tokens)
 
+    @property
+    def bytes(self) -> int:
+        """Memory of what the model has computed."""
+        return self._cache.bytes
+
     def layer_lengths(self) -> list[int]:
         """Return the tokens that each layer holds; all equal :attr:`length` after ``forward``."""
         return self._cache.lengths()

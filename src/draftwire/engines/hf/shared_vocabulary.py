@@ -6,6 +6,7 @@ Any q is lossless, so a drafter may draft on the ids whose text it knows and giv
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,7 +14,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import torch
 
-from draftwire.drafter.engine import DraftContext, DraftEngine
+from draftwire.drafter.engine import DraftContext, DraftEngine, MeasuresContexts
 from draftwire.engines.hf.identity import tokenizer_hash
 from draftwire.engines.hf.vocabulary import Spelling, Vocabulary, compare
 from draftwire.errors import ConfigurationError
@@ -109,6 +110,12 @@ class SharedVocabularyEngine(Generic[Own]):
     def close(self, context: SharedContext[Own]) -> None:
         """Free what the context holds."""
         self._engine.close(context.own)
+
+    def context_bytes(self, context: SharedContext[Own]) -> int:
+        """Return the bytes of the model's context; of one that has not read all: too many."""
+        if context.unread or not isinstance(self._engine, MeasuresContexts):
+            return sys.maxsize
+        return self._engine.context_bytes(context.own)
 
     def truncate(self, context: SharedContext[Own], length: int) -> None:
         """Keep the state of the first ``length`` tokens."""

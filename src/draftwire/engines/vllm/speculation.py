@@ -54,6 +54,7 @@ class ActiveRequest:
     proposal: Proposal | None = None
     begun: bool = False  # the present round, by a proposal that was asked for
     asked: int = 0  # drafts, for that round, at most
+    came: bool | None = None  # whether they have; None = nothing was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +156,11 @@ class SpeculationState:
         for request, judged in zip(requests, judgements, strict=True):
             active = request.active
             if active.breaker is not None:
-                came = active.proposal is not None
-                gains[active.breaker] = Gain(len(judged.tokens), active.asked + 1, came=came)
+                gain = Gain(len(judged.tokens), active.asked + 1, came=active.came)
+                gains[active.breaker] = gain
             active.drafting.commit(judged.outcome, judged.accepted, judged.tokens)
             active.committed += len(judged.tokens)
-            active.proposal, active.begun, active.asked = None, False, 0
+            active.proposal, active.begun, active.asked, active.came = None, False, 0, None
         self.metrics.add("rounds", len(requests))
         if self.breaker is not None:
             self.breaker.ended(gains)
@@ -193,9 +194,10 @@ class SpeculationState:
         for (each, active, _), drafted in zip(asked, results, strict=True):
             active.begun, active.asked = True, each.policy.depth
             if isinstance(drafted, Miss):
+                active.came = False if drafted.asked else None
                 self.metrics.add("misses", value=drafted.reason.value)
                 continue
-            active.proposal = drafted
+            active.proposal, active.came = drafted, True
             drafts[each.name] = drafted.tokens
             self.metrics.add("drafts")
             self.metrics.add("proposed_tokens", len(drafted.tokens))
@@ -218,7 +220,7 @@ class SpeculationState:
         active.drafting.use_context(context_version(active.key, repr(settings).encode()))
         if active.proposal is not None:
             self.metrics.add("truncated_tokens", len(active.proposal.tokens))
-            active.proposal = None
+            active.proposal, active.came = None, False
 
     def finish(self, name: str) -> None:
         """The request has ended, however it did: free what it holds here and at the drafter."""
