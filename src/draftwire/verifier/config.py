@@ -72,9 +72,12 @@ class VerifierConfig:
         if self.state_dtype not in STATE_DTYPES:
             raise ConfigurationError("state_dtype must be BFLOAT16 or FLOAT32")
 
-    def hello(self, target: ModelIdentity) -> Hello:
-        """Return the HELLO of this configuration, whose target this is."""
-        has = TargetStates.of(target) if self.state_rows else None
+    def hello(self, target: ModelIdentity, states_of: TargetStates | None = None) -> Hello:
+        """Return the HELLO of this configuration, whose target this is.
+
+        states_of: what the target has of states, where it does not say so itself.
+        """
+        has = (states_of or TargetStates.of(target)) if self.state_rows else None
         states = None
         if has is not None:
             states = has.offer(self.state_rows, self.state_dtype, self.state_projection)

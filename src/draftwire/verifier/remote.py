@@ -25,7 +25,8 @@ class RemoteDrafter(DraftClient):
     vocabulary the drafter's must equal. config, options: see :class:`VerifierConfig`, whose fields
     are the options; without a deadline each round's is derived from the rounds before. security:
     the key or the certificates that the drafter was started with. breaker: pauses drafting that
-    does not pay. With a breaker, or without a deadline, a seed no longer surely repeats its text,
+    does not pay. target_states: what the target has of hidden states, where it does not say so
+    itself. With a breaker, or without a deadline, a seed no longer surely repeats its text,
     since times decide. Rounds connect, and connect again, by themselves; ``connect`` does it at
     once and says what is wrong. Raises ConfigurationError; nothing is sent yet.
     """
@@ -38,6 +39,7 @@ class RemoteDrafter(DraftClient):
         *,
         security: Security | None = None,
         breaker: Breaker | None = None,
+        target_states: TargetStates | None = None,
         **options: Any,
     ) -> None:
         self.address = Address.parse(address) if isinstance(address, str) else Address(*address)
@@ -46,9 +48,9 @@ class RemoteDrafter(DraftClient):
             config = replace(config, key=security.secret)
         super().__init__(
             _opener(self.address, security),
-            config.hello(target),
+            config.hello(target, target_states),
             config,
-            target_states=TargetStates.of(target),
+            target_states=target_states or TargetStates.of(target),
             breaker=breaker,
             name=str(self.address),
         )

@@ -16,6 +16,8 @@ _SIGNATURES: Final = {
     f"{_RUNNER}._update_states": ("self", "scheduler_output"),
     f"{_RUNNER}._input_fits_in_drafter": ("self", "common_attn_metadata"),
     f"{_RUNNER}._get_spec_decode_draft_probs": ("self", "spec_decode_metadata"),
+    f"{_RUNNER}._get_eagle3_aux_layers_from_config": ("self",),
+    f"{_RUNNER}._setup_eagle3_aux_hidden_state_outputs": ("self",),
     f"{_RUNNER}._sample": ("self", "logits", "spec_decode_metadata"),
     f"{_RUNNER}.propose_draft_token_ids": (
         "self",
@@ -103,6 +105,7 @@ _RUNNER_ATTRIBUTES: Final = (
     "sampler",
     "discard_request_mask",
     "max_model_len",
+    "use_aux_hidden_state_outputs",
 )
 
 

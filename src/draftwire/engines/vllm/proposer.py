@@ -15,6 +15,7 @@ from draftwire.engines.vllm.config import KEY, WORKER, Options
 from draftwire.engines.vllm.mirrored import mirrored
 from draftwire.engines.vllm.policy import GREEDY_BELOW, depth_of, policy_of, settings_of
 from draftwire.engines.vllm.speculation import ActiveRequest, ProposeRequest, SpeculationState
+from draftwire.engines.vllm.states import RunnerStates, target_states
 from draftwire.engines.vllm.target import Target, describe
 from draftwire.errors import ConfigurationError, ProtocolError, TransportError
 from draftwire.kernels.prepare import prepare_kernels
@@ -25,6 +26,7 @@ from draftwire.verifier.advice import security_advice
 from draftwire.verifier.client import DraftClient
 from draftwire.verifier.mirror import mirrored_bytes
 from draftwire.verifier.remote import RemoteDrafter
+from draftwire.verifier.states import TargetStates
 from draftwire.wire.registry import LayoutSet
 
 _LOG: Final = logging.getLogger("vllm.draftwire")  # below vLLM's own, so that it is shown
@@ -55,9 +57,13 @@ class Proposer:
             layouts = LayoutSet(1 << self.options.layout) | LayoutSet.SPARSE  # greedy ones are
             support = min(self.options.support or 1, width)
             prepare_kernels(self.options.kernels, str(runner.device), layouts, support, width)
-            client = connect(self.options, describe(self._config), self._most_requests())
+            has = target_states(self._config)
+            client = connect(self.options, describe(self._config), self._most_requests(), has)
+            states = client.agreed.states if client.agreed is not None else None
+            runner.use_aux_hidden_state_outputs = states is not None
             self.speculation = SpeculationState(
                 client,
+                states=None if states is None else RunnerStates(states.layers, states.width),
                 breaker=BatchBreaker() if self.options.breaker else None,
                 kernels=kernels,
             )
@@ -155,11 +161,13 @@ class Proposer:
         return int(self._config.scheduler_config.max_num_seqs)
 
 
-def connect(options: Options, target: Target, most_requests: int) -> DraftClient:
+def connect(
+    options: Options, target: Target, most_requests: int, states: TargetStates | None = None
+) -> DraftClient:
     """Return a client of the configured drafter, connected where it is there.
 
-    A drafter that is away is found later; one that is there and does not fit is refused now.
-    Raises ConfigurationError.
+    states: what the target has of hidden states. A drafter that is away is found later; one that is
+    there and does not fit is refused now. Raises ConfigurationError.
     """
     client = RemoteDrafter(
         options.address,
@@ -173,6 +181,7 @@ def connect(options: Options, target: Target, most_requests: int) -> DraftClient
         draft_identity=options.draft_identity,
         security=options.security,
         slots=options.slots,
+        target_states=states,
     )
     try:
         agreed = client.connect()

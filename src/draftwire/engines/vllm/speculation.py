@@ -17,6 +17,7 @@ import numpy as np
 
 from draftwire.engines.vllm.batch_breaker import BatchBreaker
 from draftwire.engines.vllm.metrics import WorkerMetrics
+from draftwire.engines.vllm.states import RunnerStates
 from draftwire.errors import RefusalCode
 from draftwire.exact.words import KeyedWords, RequestKey, WordSource
 from draftwire.kernels.protocol import Kernels, Round
@@ -87,13 +88,15 @@ class SpeculationState:
     """All requests of one engine.
 
     client: None = no request is drafted for. words: stands in, for tests. breaker: pauses drafting
-    that does not pay; None = never. kernels: of where the scores lie.
+    that does not pay; None = never. states: of the target's requests, where the drafter reads them.
+    kernels: of where the scores lie.
     """
 
     client: DraftClient | None
     metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
     words: Words = KeyedWords
     breaker: BatchBreaker | None = None
+    states: RunnerStates | None = None
     kernels: Kernels[Any] = field(default_factory=lambda: kernels_for("auto", "cpu"))
     requests: dict[str, ActiveRequest] = field(default_factory=dict)
 
@@ -127,6 +130,8 @@ class SpeculationState:
             drafting: DraftRequest = NoDrafter()
         else:
             drafting = client.open(tokens, key.proposal_key)
+            if self.states is not None:
+                drafting.use_states(self.states.source(name))
         active = ActiveRequest(self.words(key), drafting, len(tokens), key, stream, breaker=breaker)
         self.use_settings(active, settings)
         self.requests[name] = active

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import inspect
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from vllm.distributed import get_tp_group
 from vllm.platforms import current_platform
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 import draftwire.engines.vllm.repairs as repairs
 from draftwire.engines.vllm.compatibility import require_runner, require_vllm
@@ -74,7 +76,25 @@ class RunnerMixin:
                 speculation.breaker.began(comparable=reads_no_prompt(scheduler_output))
             for name in scheduler_output.finished_req_ids:
                 speculation.finish(name)
+                if speculation.states is not None:
+                    speculation.states.finish(name)
         return updated
+
+    def _get_eagle3_aux_layers_from_config(self) -> tuple[int, ...] | None:
+        """The layers whose states the drafter reads, in the place of a drafter's of vLLM's own."""
+        speculation = self.drafter.speculation
+        if speculation is None or speculation.states is None:
+            return super()._get_eagle3_aux_layers_from_config()  # type: ignore[misc,no-any-return]
+        return speculation.states.vllm_layers
+
+    def propose_draft_token_ids(self, *arguments: Any, **named: Any) -> Any:
+        """Keep the states of the step, for the drafter that is asked then."""
+        given = _PROPOSE.bind(self, *arguments, **named).arguments
+        speculation, states = self.drafter.speculation, given["aux_hidden_states"]
+        if speculation is not None and speculation.states is not None and states is not None:
+            counts = given["scheduler_output"].num_scheduled_tokens
+            speculation.states.take(self.input_batch, counts, states)
+        return super().propose_draft_token_ids(*arguments, **named)  # type: ignore[misc]
 
     def _input_fits_in_drafter(self, common_attn_metadata: Any) -> bool:
         """Every row has a limit of its own; near the context's end vLLM drafts zeros for all."""
@@ -82,6 +102,9 @@ class RunnerMixin:
 
     def _get_spec_decode_draft_probs(self, spec_decode_metadata: Any) -> None:
         """Q is in the speculation, as counts; there is no dense array of it."""
+
+
+_PROPOSE: Final = inspect.signature(GPUModelRunner.propose_draft_token_ids)
 
 
 def reads_no_prompt(scheduler_output: Any) -> bool:
