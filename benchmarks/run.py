@@ -27,6 +27,7 @@ from benchmarks import (
     distance,
     draft_throughput,
     loopback,
+    mirror,
     pair,
     quantisation,
     reply_validation,
@@ -88,6 +89,7 @@ def _benchmarks(options: argparse.Namespace) -> dict[str, Callable[[], Result]]:
         "draft_throughput": lambda: draft_throughput.run(quick, drafter),
         "pair": lambda: pair.run(quick, target, drafter),
         "depth": lambda: depth.run(quick, target, drafter),
+        "mirror": lambda: mirror.run(quick, target, drafter),
     }
 
 

@@ -22,6 +22,7 @@ CHECKS = [
     "checkpoints",
     "context",
     "limits",
+    "processors",
     "round trip",
     "bandwidth",
     "target",

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from draftwire.drafter import mirror as mirrors
 from draftwire.drafter.mirror import Mirror
 from draftwire.drafter.propose import DraftJob, propose
 from draftwire.errors import ProtocolError
@@ -213,3 +214,50 @@ def test_a_row_without_any_id_left_is_refused_arithmetic() -> None:
     refused, other = propose(engine, [job(engine, (0,), [nothing]), job(engine, (1,), [])])
     assert refused is Status.REFUSED_ARITHMETIC
     assert isinstance(other, Draft)
+
+
+def agrees(seed: int) -> bool:
+    """Whether one text of a fixed history, with drafts that are rejected, has the oracle's rows."""
+    rng = np.random.default_rng(seed)
+    processors: list[Processor] = [
+        Repetition(2, 1.5),
+        Occurrence(1, 0.5, 0.25),
+        NoRepeatNgram(0, 2),
+        Suppress(6, 9, (1,)),
+        Sequences(3, ((-2.0, (1, 2)), (-1.0, (3,)), (-0.5, (2, 4, 0)))),
+    ]
+    encoded = encode_processors(processors)
+    prefix = Prefix(rng.integers(0, V, 4).tolist())
+    mirror = Mirror(encoded, prefix, V)
+    for _ in range(3):
+        mirror.follow(len(prefix))
+        drafts: list[int] = []
+        for _ in range(3):
+            row = rng.normal(size=V).astype(np.float32)
+            (made,) = adjusted("cpu", row[None], [mirror])
+            if made != expected(row.tolist(), (*prefix.tokens(), *drafts), encoded):
+                return False
+            drafts.append(int(rng.integers(V)))
+            mirror.draft(drafts[-1])
+        prefix.extend(rng.integers(0, V, 2).tolist())
+    return True
+
+
+ONES = property(lambda self: np.ones_like(self.ids))
+FOLLOWERS = mirrors.followers
+MUTANTS: dict[str, tuple[Any, str, Any]] = {
+    "drafts are no text": (Mirror, "draft", lambda self, token: None),
+    "rejected drafts stay counted": (mirrors.Counts, "remove", lambda self, token: None),
+    "n-grams of one id more": (mirrors, "followers", lambda text, size: FOLLOWERS(text, size + 1)),
+    "how often does not count": (mirrors.Counts, "counts", ONES),
+}
+
+
+def test_fixed_histories_agree() -> None:
+    assert all(agrees(seed) for seed in range(20))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_wrong_rule_is_seen(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MUTANTS[mutant])
+    assert not all(agrees(seed) for seed in range(20))

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.engines.hf import HfDraftEngine, HfTargetEngine
 from draftwire.engines.hf.rope import BorderedSequence
+from draftwire.engines.hf.sequence import CachedSequence
 from draftwire.engines.hf.states import KeptStates, state_tap
 from draftwire.verifier.generate import generate
 from draftwire.verifier.local import LocalDrafter
@@ -198,6 +200,29 @@ def test_the_last_layer_is_what_transformers_says_it_is() -> None:
     assert tap.modules == ("model.layers.0", "model.norm")
     assert tap.width == 16
     assert state_tap(model) is tap
+
+
+def hooks_of(module: torch.nn.Module) -> list[object]:
+    """Ours among them: transformers has some of its own where states were once asked for."""
+    hooks = vars(module)["_forward_hooks"].values()
+    return [each for each in hooks if each.__module__ == state_tap.__module__]
+
+
+def test_a_model_whose_states_nobody_reads_has_no_hooks() -> None:
+    torch.manual_seed(5)
+    model = LlamaForCausalLM(tiny_llama(V).config).eval()
+    tap = state_tap(model)
+    assert tap.layers == 2
+    assert not any(hooks_of(module) for module in model.modules())
+    sequence = CachedSequence(model)
+    sequence.forward([3, 4])
+    assert not any(hooks_of(module) for module in model.modules())
+    for _ in range(2):  # hooked once
+        sequence.states = KeptStates(tap, LAYERS)
+        sequence.forward([5])
+        hooks = [len(hooks_of(model.get_submodule(name))) for name in tap.modules]
+        assert hooks == [1, 1]
+        assert sequence.states.end == sequence.length
 
 
 def test_a_model_whose_layers_are_no_list_has_no_states() -> None:

@@ -12,11 +12,14 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process as stock
 
 from draftwire.drafter.mirror import Mirror
+from draftwire.drafter.program import DrafterConfig, DrafterProgram
 from draftwire.engines.hf import HfTargetEngine
 from draftwire.engines.hf.mirrored import mirrored
 from draftwire.engines.hf.processors import RowProcessors
 from draftwire.kernels.registry import kernels_for
 from draftwire.session.prefix import Prefix
+from draftwire.verifier.generate import generate
+from draftwire.verifier.local import LocalDrafter
 from draftwire.verifier.mirror import mirrored_bytes
 from draftwire.verifier.report import Report
 from draftwire.verifier.sampling import Sampling
@@ -25,6 +28,7 @@ from draftwire.wire.processors import NoRepeatNgram, Repetition, decode_processo
 from draftwire.wire.registry import Layout
 from testing.harness.tiny_models import tiny_llama, tiny_tokenizer
 from tests.engines.hook_calls import PROMPT, V, local_drafter, run
+from tests.engines.test_hf_vocabulary import shared_engine
 
 
 def assert_same(rows: torch.Tensor, expected: torch.Tensor) -> None:
@@ -172,3 +176,24 @@ def test_the_target_as_its_own_drafter_is_accepted(
 
 
 _KINDS = ("accepted", "rejected")
+
+
+@pytest.mark.parametrize("mirror", [True, False])
+def test_a_drafter_of_another_vocabulary_applies_them_to_the_targets_ids(mirror: bool) -> None:
+    """The target's weights with its ids in another order: q is p where all ids are shared."""
+    options = SETS["several"] | {"sequence_bias": [[[4], 2.5], [[2, 9], -3.0]]}
+    target = HfTargetEngine(
+        tiny_llama(V, seed=3), tiny_tokenizer(V), identity=b"t" * 32, options=options
+    )
+    program = DrafterProgram(shared_engine(()), DrafterConfig(max_support=V))
+    accepted = rejected = 0
+    with LocalDrafter(program, target, mirror=mirror) as drafter:
+        assert drafter.connect().mirrors is mirror
+        for seed in range(8):
+            sampling = Sampling(seed=seed, max_tokens=12, repetition_penalty=0.8)
+            with generate(target, drafter, PROMPT, sampling, POLICY) as text:
+                list(text)
+            accepted += text.report.accepted
+            rejected += text.report.rejected
+    assert accepted > 20
+    assert (rejected == 0) is mirror

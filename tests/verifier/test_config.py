@@ -29,6 +29,7 @@ VALUES: dict[str, Any] = {
     "key": b"k" * 32,
     "slots": SlotPlan(2, 1000),
     "early_stop": True,
+    "mirror": False,
     "state_rows": 7,
     "state_dtype": HiddenDtype.FLOAT32,
     "state_projection": SimpleNamespace(digest=bytes(32), fuse=lambda rows: rows),

@@ -179,6 +179,8 @@ def _tell_agreed(
         f"{layouts}; depth up to {agreed.max_depth}, support up to {agreed.max_support},"
         f" {agreed.max_sessions} sessions",
     )
+    told = "told to the drafter" if agreed.mirrors else "not told: the drafter knows none"
+    findings.note("processors", f"penalties, bias and bad words of a request are {told}")
 
 
 def _tell_measured(findings: Findings, measured: Measured, tokens: int) -> None:

@@ -55,7 +55,8 @@ class HeldContext(Generic[Context]):
 
     tokens: that it has read, drafts among them. shared: of a session that is over, how many of them
     the prefix of this one begins with, until it is first used; 0 = it was made for this session.
-    stop: decides how many drafts of a proposal are admitted; None = all.
+    stop: decides how many drafts of a proposal are admitted; None = all. mirror: the processors of
+    the session's latest policy; None = it had none.
     """
 
     context: Context
@@ -63,7 +64,7 @@ class HeldContext(Generic[Context]):
     tokens: array[int] = field(default_factory=lambda: array("i"))
     shared: int = 0
     stop: StopRule | None = None
-    _mirror: Mirror | None = field(default=None, init=False)
+    mirror: Mirror | None = None
 
     @property
     def end(self) -> int:
@@ -81,12 +82,12 @@ class HeldContext(Generic[Context]):
 
     def mirror_of(self, task: DraftTask, vocab_size: int) -> Mirror | None:
         """Return the processors of a task at its place in the text, or None where it has none."""
-        encoded, mirror = task.policy.processors, self._mirror
+        encoded, mirror = task.policy.processors, self.mirror
         if not encoded:
             mirror = None
         elif mirror is None or mirror.prefix is not task.prefix or mirror.encoded != encoded:
             mirror = Mirror(encoded, task.prefix, vocab_size)
         if mirror is not None:
             mirror.follow(task.first_position)
-        self._mirror = mirror
+        self.mirror = mirror
         return mirror

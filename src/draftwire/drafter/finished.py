@@ -60,6 +60,7 @@ class FinishedContexts(Generic[Context]):
         if size > self._most or held.start or len(held.tokens) < LEAST_SHARED:
             self._close(held.context)
             return
+        held.mirror = None  # of a text that is over
         self._next += 1
         self._all[self._next] = _Finished(held, owner, size)
         self.bytes += size

@@ -41,13 +41,13 @@ class Mirror:
         """Take the processors of a policy and the prefix that they will be asked about."""
         self.encoded = encoded
         self.prefix = prefix
-        self._text = _Text()
-        self._counts: dict[int, _Counts] = {}  # by the first position that is counted
+        self._text = Text()
+        self._counts: dict[int, Counts] = {}  # by the first position that is counted
         self._committed = 0
         processors = decode_processors(encoded, vocab_size)
         for each in processors:
             if isinstance(each, Repetition | Occurrence) and each.start not in self._counts:
-                self._counts[each.start] = _Counts(vocab_size)
+                self._counts[each.start] = Counts(vocab_size)
         self._rules = [self._rule(each) for each in processors]
 
     def follow(self, length: int) -> None:
@@ -85,7 +85,7 @@ class Mirror:
             case Occurrence(start, presence, frequency):
                 return _Lowering(self._counts[start], presence, frequency)
             case NoRepeatNgram(start, size):
-                return lambda: _banned(_followers(self._text.since(start), size))
+                return lambda: _banned(followers(self._text.since(start), size))
             case Bias(ids, biases):
                 added = Added(np.array(ids, np.int64), np.array(biases, np.float32))
                 return lambda: added
@@ -99,7 +99,7 @@ class Mirror:
                 return _Completions(self._text, start, sequences)
 
 
-class _Text:
+class Text:
     """Ids, int64 (n,), in an array that has room for more."""
 
     def __init__(self) -> None:
@@ -114,6 +114,7 @@ class _Text:
         return self._ids[min(start, self._length) : self._length]
 
     def extend(self, tokens: Sequence[int] | Ids) -> None:
+        """Append ids."""
         end = self._length + len(tokens)
         if end > len(self._ids):
             more = np.empty(max(end, 2 * len(self._ids)) - self._length, np.int64)
@@ -122,16 +123,17 @@ class _Text:
         self._length = end
 
     def pop(self) -> int:
+        """Take the last id off, and return it."""
         self._length -= 1
         return int(self._ids[self._length])
 
 
-class _Counts:
+class Counts:
     """How often each id has occurred, and which have, in the order in which they first did."""
 
     def __init__(self, vocab_size: int) -> None:
         self._counts = np.zeros(vocab_size, np.int32)
-        self._ids = _Text()
+        self._ids = Text()
 
     @property
     def ids(self) -> Ids:
@@ -144,6 +146,7 @@ class _Counts:
         return self._counts[self.ids]
 
     def add(self, tokens: Ids) -> None:
+        """Count tokens that follow."""
         ids, counts = np.unique(tokens, return_counts=True)
         self._ids.extend(ids[self._counts[ids] == 0])
         self._counts[ids] += counts.astype(np.int32)
@@ -158,7 +161,7 @@ class _Counts:
 class _Scaling:
     """REPETITION."""
 
-    def __init__(self, counts: _Counts, penalty: float) -> None:
+    def __init__(self, counts: Counts, penalty: float) -> None:
         self._counts = counts
         self._penalty = np.float32(penalty)
 
@@ -170,7 +173,7 @@ class _Scaling:
 class _Lowering:
     """OCCURRENCE."""
 
-    def __init__(self, counts: _Counts, presence: float, frequency: float) -> None:
+    def __init__(self, counts: Counts, presence: float, frequency: float) -> None:
         self._counts = counts
         self._presence, self._frequency = presence, frequency
 
@@ -183,7 +186,7 @@ class _Completions:
     """SEQUENCES, by the id before the last one; those of one id are always complete."""
 
     def __init__(
-        self, text: _Text, start: int, sequences: Sequence[tuple[float, tuple[int, ...]]]
+        self, text: Text, start: int, sequences: Sequence[tuple[float, tuple[int, ...]]]
     ) -> None:
         self._text, self._start, self._sequences = text, start, sequences
         self._behind: dict[int, list[int]] = defaultdict(list)
@@ -212,14 +215,16 @@ class _Completions:
                 yield at
 
 
-def _followers(text: Ids, size: int) -> Ids:
+def followers(text: Ids, size: int) -> Ids:
     """Return the ids that stand behind the last ``size - 1`` of a text anywhere in it."""
     if len(text) < size:
         return text[:0]
-    places = np.ones(len(text) - size + 1, bool)
-    for offset in range(size - 1):
-        places &= text[offset : offset + len(places)] == text[len(text) - size + 1 + offset]
-    return np.unique(text[size - 1 :][places])
+    places = np.arange(size - 1, len(text))
+    if size > 1:  # most are gone after the first look, which needs no copy
+        places = places[text[size - 2 : -1] == text[-1]]
+    for back in range(2, size):
+        places = places[text[places - back] == text[-back]]
+    return np.unique(text[places])
 
 
 def _banned(ids: Ids) -> Added:

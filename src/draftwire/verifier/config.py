@@ -36,10 +36,11 @@ class VerifierConfig:
     vocabulary are the target's. shard_count: of how many shards each reply is one (P29). key: the
     secret that both sides prove to hold (P20); empty = no handshake. slots: memory for replies;
     None = what HELLO agrees on. early_stop: let the drafter admit fewer drafts than are asked for,
-    each before it is drawn (P35). state_rows: most rows of hidden states in a STEP, where the
-    target yields them and the drafter reads them (P36); 0 = none are offered. state_dtype: an
-    element of those, BFLOAT16 or FLOAT32. state_projection: the drafter's own, applied here, so
-    that fewer bytes travel. Raises ConfigurationError.
+    each before it is drawn (P35). mirror: tell it what the target's processors do, so that it does
+    the same (P34). state_rows: most rows of hidden states in a STEP, where the target yields them
+    and the drafter reads them (P36); 0 = none are offered. state_dtype: an element of those,
+    BFLOAT16 or FLOAT32. state_projection: the drafter's own, applied here, so that fewer bytes
+    travel. Raises ConfigurationError.
     """
 
     version: WireVersion = WireVersion.V2
@@ -55,6 +56,7 @@ class VerifierConfig:
     key: bytes = field(default=b"", repr=False)
     slots: SlotPlan | None = None
     early_stop: bool = False
+    mirror: bool = True
     state_rows: int = DEFAULT_STATE_ROWS
     state_dtype: HiddenDtype = HiddenDtype.BFLOAT16
     state_projection: Projection | None = None
@@ -88,7 +90,8 @@ class VerifierConfig:
             draft_identity=self.draft_identity,
             adaptation=self.adaptation,
             shard_count=self.shard_count,
-            features=Feature.MIRROR | (Feature.EARLY_STOP if self.early_stop else NO_FEATURES),
+            features=(Feature.EARLY_STOP if self.early_stop else NO_FEATURES)
+            | (Feature.MIRROR if self.mirror else NO_FEATURES),
             states=states,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, TypeAlias
 
@@ -35,8 +35,9 @@ from draftwire.verifier.log import ClientLog
 from draftwire.verifier.reconnect import ConnectPacing, Silence
 from draftwire.verifier.states import TargetStates, require_states
 from draftwire.wire.agreement import Agreed
+from draftwire.wire.hello import without_features
 from draftwire.wire.messages import Hello, Message
-from draftwire.wire.registry import NO_FEATURES, NONCE_BYTES
+from draftwire.wire.registry import NONCE_BYTES
 
 QUIET_SECONDS: Final = 1.0  # without a word, and the end of a connection is looked for first
 GLANCE_SECONDS: Final = 0.001
@@ -152,7 +153,7 @@ class Connection:
             if (error.code, error.field) != (ProtocolErrorCode.BAD_PADDING, "features"):
                 raise
             # A drafter of an earlier version, which knows the byte as reserved (P33).
-            agreed = self._agree(replace(self._hello, features=NO_FEATURES), deadline)
+            agreed = self._agree(without_features(self._hello), deadline)
         self._sent_at = self._clock()
         self._counters.connections += 1
         self._log.found()

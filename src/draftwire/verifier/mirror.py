@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -46,7 +46,7 @@ def mirrored(
     return policy if processors == policy.processors else replace(policy, processors=processors)
 
 
-def mirrored_bytes(processors: Sequence[Processor], vocab_size: int) -> bytes:
+def mirrored_bytes(processors: Iterable[Processor], vocab_size: int) -> bytes:
     """Return the encoding of processors for a drafter of ``vocab_size`` ids; empty = of none.
 
     Ids outside [0, V) have no q and are left out, numbers are rounded to binary32 and cut to what

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from draftwire.wire.agreement import largest_reply_bytes, step_bytes
@@ -124,4 +124,15 @@ def hello_of(
         features=features,
         hidden_layers=states.layers,
         projection=states.projection,
+    )
+
+
+def without_features(hello: Hello) -> Hello:
+    """Return the HELLO that offers no extension, for a drafter that knows of none (P33)."""
+    return replace(
+        hello,
+        features=NO_FEATURES,
+        hidden_rows=0,
+        hidden_dtype=HiddenDtype.NONE,
+        hidden_width=0,
     )

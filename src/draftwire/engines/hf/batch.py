@@ -29,7 +29,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from draftwire.engines.hf.batch_support import check, why_not
 from draftwire.engines.hf.sequence import CachedSequence, logits_width
-from draftwire.engines.hf.states import KeptStates, taking
+from draftwire.engines.hf.states import taking
 from draftwire.kernels.linear import RowProduct
 
 _LOG: Final = logging.getLogger("draftwire.drafter")
@@ -143,7 +143,6 @@ class BatchedModel:
         self._cache_keyword = "cache" if "cache" in parameters else "past_key_values"
         self._keeps_logits = "logits_to_keep" in parameters and not fixed_rows
         self._device = model.device
-        self._tapped = False
 
     def forward(self, batch: Sequence[Feed], keep: Sequence[int] | None = None) -> torch.Tensor:
         """Feed at least one token to each sequence and return the logits after the last of each.
@@ -182,10 +181,9 @@ class BatchedModel:
             for row in range(end - count, end)
         ]
         states = [sequence.states for sequence, _, _ in places]
-        self._tap(states)
         reset = _PASS.set(_Pass(places, pads))
         try:
-            with taking(*states) as taken:
+            with taking(self.model, *states) as taken:
                 rows = self._forward(tokens, positions, lasts)
         except BaseException:
             for sequence, _ in batch:
@@ -200,13 +198,6 @@ class BatchedModel:
         for sequence, feed in batch:
             sequence.settle(feed)
         return rows
-
-    def _tap(self, states: Sequence[KeptStates | None]) -> None:
-        """Hook the copied structure where the model's own is hooked, once, if anybody keeps any."""
-        for each in states:
-            if each is not None and not self._tapped:
-                each.tap.hook(self.model)
-                self._tapped = True
 
     def _forward(self, tokens: list[int], positions: list[int], lasts: list[int]) -> torch.Tensor:
         every = len(lasts) == len(tokens)

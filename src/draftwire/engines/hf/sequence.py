@@ -199,7 +199,7 @@ class CachedSequence:
             begin = self._cache.held
             extra["position_ids"] = torch.arange(begin, begin + len(feed), device=ids.device)[None]
         states = self.states
-        with self._cache.computing(), taking(states) as taken:
+        with self._cache.computing(), taking(self._model, states) as taken:
             output = self._model(input_ids=ids, return_dict=True, **extra)
             logits: torch.Tensor = output.logits[0, -keep:].to(dtype=torch.float32, copy=True)
         if states is not None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import torch
@@ -56,6 +56,7 @@ class StateTap:
         ]
 
 
+_HOOKED: Final[WeakSet[Any]] = WeakSet()
 _NO_TAP: Final = StateTap((), 0)
 _TAPS: WeakKeyDictionary[Any, StateTap] = WeakKeyDictionary()
 
@@ -87,16 +88,23 @@ def _tapped(model: Any) -> StateTap:
         modules = tuple(names[id(each)] for each in (*layers[:-1], last))
         tap = StateTap(modules, int(model.get_input_embeddings().weight.shape[1]))
         handles = tap.hook(model)
-        if _same(model, tap):
+        try:
+            same = _same(model, tap)
+        finally:  # a model whose states nobody reads runs without hooks
+            for handle in handles:
+                handle.remove()
+        if same:
             return tap
-        for handle in handles:
-            handle.remove()
     raise ValueError("what its layers put out is not what it calls their states")
 
 
 @contextmanager
-def taking(*kept: KeptStates | None) -> Iterator[_Taken]:
-    """Take the states that these keep out of the pass inside."""
+def taking(model: Any, *kept: KeptStates | None) -> Iterator[_Taken]:
+    """Take the states that these keep out of the pass of a model inside; it is hooked once."""
+    for each in kept:
+        if each is not None and model not in _HOOKED:
+            each.tap.hook(model)
+            _HOOKED.add(model)
     layers = frozenset(layer for each in kept if each is not None for layer in each.layers)
     taken = _Taken(layers)
     reset = _TAKING.set(taken if layers else None)
@@ -120,8 +128,14 @@ def _same(model: Any, tap: StateTap) -> bool:
     """Whether the hooks see what transformers calls the hidden states, bit for bit."""
     size = int(model.get_input_embeddings().weight.shape[0])
     ids = torch.tensor([[each % size for each in _TRIED]], device=model.device)
-    with torch.inference_mode(), taking(KeptStates(tap, range(tap.layers))) as taken:
-        given = model(input_ids=ids, output_hidden_states=True, return_dict=True, use_cache=False)
+    reset = _TAKING.set(taken := _Taken(frozenset(range(tap.layers))))
+    try:
+        with torch.inference_mode():
+            given = model(
+                input_ids=ids, output_hidden_states=True, return_dict=True, use_cache=False
+            )
+    finally:
+        _TAKING.reset(reset)
     states = given.hidden_states
     return len(states) == tap.layers + 1 and all(
         taken.rows[at].shape == (len(_TRIED), tap.width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from draftwire.engines.vllm.config import Options
@@ -34,15 +35,18 @@ _SETTINGS: Final = (
 )
 
 
-def policy_of(params: Any, options: Options, vocab_size: int, depth: int) -> ProposalPolicy:
+def policy_of(
+    params: Any, options: Options, vocab_size: int, depth: int, processors: bytes = b""
+) -> ProposalPolicy:
     """Return the policy for a request's SamplingParams; ``depth`` is fixed by the caller.
 
-    Greedy requests draft greedily: one id with all of q, one entry on the wire. The law is the
-    target's whatever stands here; only acceptance depends on it.
+    processors: what the drafter does to its logits before all else (P34). Greedy requests draft
+    greedily: one id with all of q, one entry on the wire. The law is the target's whatever stands
+    here; only acceptance depends on it.
     """
     if params.temperature < GREEDY_BELOW:
-        return ProposalPolicy(Layout.SPARSE, depth, 0.0, support=1)
-    return policy_like(
+        return ProposalPolicy(Layout.SPARSE, depth, 0.0, support=1, processors=processors)
+    policy = policy_like(
         options.layout,
         depth,
         min(options.support, vocab_size),
@@ -52,6 +56,7 @@ def policy_of(params: Any, options: Options, vocab_size: int, depth: int) -> Pro
         top_p=params.top_p,
         min_p=params.min_p,
     )
+    return replace(policy, processors=processors) if processors else policy
 
 
 def depth_of(params: Any) -> int:

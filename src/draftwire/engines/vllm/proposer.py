@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from draftwire.engines.vllm.batch_breaker import BatchBreaker
 from draftwire.engines.vllm.compatibility import require_vllm
 from draftwire.engines.vllm.config import KEY, WORKER, Options
+from draftwire.engines.vllm.mirrored import mirrored
 from draftwire.engines.vllm.policy import GREEDY_BELOW, depth_of, policy_of, settings_of
 from draftwire.engines.vllm.speculation import ActiveRequest, ProposeRequest, SpeculationState
 from draftwire.engines.vllm.states import RunnerStates, target_states
@@ -23,6 +24,7 @@ from draftwire.transport.security import SECURITY
 from draftwire.transport.tcp import Address
 from draftwire.verifier.advice import security_advice
 from draftwire.verifier.client import DraftClient
+from draftwire.verifier.mirror import mirrored_bytes
 from draftwire.verifier.remote import RemoteDrafter
 from draftwire.verifier.states import TargetStates
 from draftwire.wire.registry import LayoutSet
@@ -104,11 +106,14 @@ class Proposer:
         if active is not None and active.committed == committed:
             if active.settings != settings:
                 speculation.use_settings(active, settings)
+                active.processors = self._processors(state)
             return active
         text = not state.mm_features and state.prompt_embeds is None
         tokens = batch.token_ids_cpu[row, :committed].tolist()
         seed = state.sampling_params.seed
-        return speculation.begin(name, tokens, seed, drafted=text, settings=settings)
+        active = speculation.begin(name, tokens, seed, drafted=text, settings=settings)
+        active.processors = self._processors(state)
+        return active
 
     def close(self) -> None:
         """End every session and the connection."""
@@ -136,7 +141,16 @@ class Proposer:
             return None
         client = speculation.client
         assert client is not None
-        return policy_of(params, self.options, client.vocab_size, depth)
+        return policy_of(params, self.options, client.vocab_size, depth, active.processors)
+
+    def _processors(self, state: Any) -> bytes:
+        """Return what the drafter is told of a request's parameters (P34)."""
+        assert self.speculation is not None
+        client = self.speculation.client
+        if client is None:
+            return b""
+        said = mirrored(state.sampling_params, state.num_prompt_tokens)
+        return mirrored_bytes(said, client.vocab_size)
 
     def _seeded(self, name: str) -> bool:
         """Whether a request's text repeats from its seed, if its rounds are the same ones."""

@@ -50,6 +50,7 @@ class ActiveRequest:
     key: RequestKey
     stream: int = 0
     settings: object = ()  # what p depends on beside the ids, as it was last said
+    processors: bytes = b""  # what of them the drafter is told, for its policies
     breaker: RequestBreaker | None = None  # of all incarnations
     proposal: Proposal | None = None
     begun: bool = False  # the present round, by a proposal that was asked for
