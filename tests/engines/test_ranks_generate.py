@@ -121,7 +121,7 @@ def machines(both: Both) -> Machines:
 
 @pytest.fixture(scope="module")
 def one() -> Callable[..., tuple[int, ...]]:
-    """What one process writes from the same seed."""
+    """What one process writes from the same seed; over ranks q follows no processors."""
     engine = HfTargetEngine.from_folder(embedded_folder("target"))
     engine.end_tokens = frozenset()
     drafting = HfDraftEngine.from_folder(embedded_folder("drafter"))
@@ -129,7 +129,7 @@ def one() -> Callable[..., tuple[int, ...]]:
     def write(**processors: Any) -> tuple[int, ...]:
         sampling = Sampling(temperature=1.0, seed=7, max_tokens=TOKENS, **processors)
         policy = ProposalPolicy(Layout.DENSE, 3, 1.0)
-        local = LocalDrafter(DrafterProgram(drafting, DrafterConfig()), engine)
+        local = LocalDrafter(DrafterProgram(drafting, DrafterConfig()), engine, mirror=False)
         with local, generate(engine, local, PROMPT, sampling, policy) as generation:
             return tuple(emission.token for emission in generation)
 

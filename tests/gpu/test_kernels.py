@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from draftwire.kernels.adjustments import Added, Kept, Scaled
 from draftwire.kernels.protocol import OK, UNDECIDED
 from draftwire.kernels.registry import kernels_for
 from draftwire.kernels.torch import sampling
@@ -55,6 +56,24 @@ def test_200_rows_of_a_real_vocabulary_equal_the_cpus(size):
     for turn in range(25):
         given = (policy(), policy(support=32), POLICIES[9])[turn % 8 // 3]
         compare(logits_of(8, size, turn * 1000 + size, turn * 8), given, turn)
+
+
+@pytest.mark.parametrize("size", [5, 129_280])
+def test_adjusted_rows_equal_the_cpus(size):
+    """A30: every operation is one rounding to binary32 on the device as well."""
+    rng = np.random.default_rng(size)
+    rows = logits_of(8, size, 1)
+    some = [np.sort(rng.choice(size, size // 2, replace=False)) for _ in rows]
+    values = [rng.uniform(0.3, 3, size // 2).astype(np.float32) for _ in rows]
+    given = [
+        [Scaled(ids, factors), Added(ids[::2], -factors[::2])] + [Kept(ids)] * (row % 2)
+        for row, (ids, factors) in enumerate(zip(some, values, strict=True))
+    ]
+    expected = CPU.adjust(rows, given)
+    for name, kernels in DEVICE.items():
+        found = kernels.adjust(torch.from_numpy(rows).cuda(), given)
+        found = kernels.transfer.to_host(found)
+        assert np.array_equal(found, expected, equal_nan=True), name
 
 
 @pytest.mark.parametrize("name", DEVICE)

@@ -219,10 +219,12 @@ def followers(text: Ids, size: int) -> Ids:
     """Return the ids that stand behind the last ``size - 1`` of a text anywhere in it."""
     if len(text) < size:
         return text[:0]
-    places = np.ones(len(text) - size + 1, bool)
-    for offset in range(size - 1):
-        places &= text[offset : offset + len(places)] == text[len(text) - size + 1 + offset]
-    return np.unique(text[size - 1 :][places])
+    places = np.arange(size - 1, len(text))
+    if size > 1:  # most are gone after the first look, which needs no copy
+        places = places[text[size - 2 : -1] == text[-1]]
+    for back in range(2, size):
+        places = places[text[places - back] == text[-back]]
+    return np.unique(text[places])
 
 
 def _banned(ids: Ids) -> Added:
