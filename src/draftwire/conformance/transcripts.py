@@ -13,6 +13,7 @@ from draftwire.conformance.vectors import Mismatch, Vector, binary32, expect
 from draftwire.conformance.wire import hello_of
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.program import Connection, DrafterConfig, DrafterProgram
+from draftwire.drafter.propose import propose
 from draftwire.exact.words import KeyedWords
 from draftwire.kernels.cpu.kernels import CpuKernels
 from draftwire.kernels.protocol import Round
@@ -133,7 +134,14 @@ def drafter_of(
         peer=limits_of(vector),
     )
     engine = TableEngine(hello, vector["logits"])
-    return DrafterProgram(engine, config, clock=lambda: 0.0, key=key, entropy=lambda size: nonce)
+    return DrafterProgram(
+        engine,
+        config,
+        proposer=propose,  # so that its HELLO is the vector's, without room for processors
+        clock=lambda: 0.0,
+        key=key,
+        entropy=lambda size: nonce,
+    )
 
 
 def limits_of(vector: Vector) -> PeerLimits:
