@@ -44,7 +44,7 @@ def test_an_engine_that_is_not_installed_is_named_with_what_to_install(
         return original(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    for command in (("serve",), ("generate", "--prompt", "x")):
+    for command in (("serve", "--port", "0"), ("generate", "--prompt", "x")):
         ran = cli(*command)
         assert ran.code == ExitCode.CONFIGURATION
         assert f"{missing} is not installed: pip install 'draftwire[hf]'" in ran.err
