@@ -13,9 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from draftwire.drafter import program
 from draftwire.drafter.contexts import HeldContext
-from draftwire.drafter.hello import drafter_hello
 from draftwire.drafter.limits import PeerLimits
 from draftwire.drafter.mirror import Mirror
 from draftwire.drafter.program import DrafterConfig
@@ -237,17 +235,13 @@ def test_processors_are_those_of_the_latest_settings() -> None:
     assert report.accepted > 10
 
 
-def test_towards_a_drafter_that_mirrors_nothing_nothing_is_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_towards_a_drafter_that_mirrors_nothing_nothing_is_said() -> None:
     """The policy goes without processors, and rounds are drafted as before."""
-    monkeypatch.setattr(
-        program, "drafter_hello", lambda *which, **_: drafter_hello(*which, mirrors=False)
-    )
     table = mixed(W, 2)
     model = ProcessedTarget(table, W)
     model.told = ALL
-    with drafting("memory", ToyDrafter(table, W), model) as client:
+    config = DrafterConfig(mirror=False)
+    with drafting("memory", ToyDrafter(table, W), model, config=config) as client:
         report = written(model, client, (0, 5), 3)
         assert client.agreed is not None
         assert not client.agreed.mirrors

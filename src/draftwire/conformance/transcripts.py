@@ -28,6 +28,7 @@ from draftwire.wire.registry import (
     HEADER_BYTES,
     TRAILER_BYTES,
     Adaptation,
+    Feature,
     Layout,
     MessageType,
     Outcome,
@@ -131,6 +132,7 @@ def drafter_of(
         max_support=hello.max_support,
         max_context=hello.max_context,
         max_reply_bytes=hello.max_reply_bytes,
+        mirror=Feature.MIRROR in hello.features,
         peer=limits_of(vector),
     )
     engine = TableEngine(hello, vector["logits"])

@@ -32,7 +32,7 @@ class DrafterConfig:
     over all. max_batch: most proposals drawn at once. peer: rates and times. shard_count: of how
     many shards each reply is one (P29); 1 = whole replies. state_rows: most rows of hidden states
     in a STEP, for a model that reads them (P36). kernels: what quantises and draws, a choice of
-    ``kernels_for``.
+    ``kernels_for``. mirror: follow the processors that a STEP holds (P34).
     target_identity: the one target checkpoint that is drafted for, all zero = any.
     """
 
@@ -50,6 +50,7 @@ class DrafterConfig:
     max_batch: int = 32
     shard_count: int = 1
     kernels: str = "auto"
+    mirror: bool = True
     state_rows: int = DEFAULT_STATE_ROWS
     target_identity: bytes = ANY_IDENTITY
     peer: PeerLimits = field(default_factory=PeerLimits)

@@ -21,7 +21,7 @@ def drafter_hello(
     mirrors: whether its proposer follows the processors of a policy.
     """
     config = unwindowed(engine, engine.max_context, config)
-    features = Feature.EARLY_STOP | (Feature.MIRROR if mirrors else NO_FEATURES)
+    features = Feature.EARLY_STOP | (Feature.MIRROR if mirrors and config.mirror else NO_FEATURES)
     most = engine.max_depth if isinstance(engine, LimitsDepth) else config.max_depth
     return hello_of(
         Role.DRAFTER,
