@@ -50,7 +50,7 @@ def test_a_device_that_is_not_there(
 
 
 def test_an_unknown_embedded_model_is_refused() -> None:
-    with pytest.raises(ModelError, match="there are target and drafter"):
+    with pytest.raises(ModelError, match="there are target, drafter, dspark"):
         embedded_folder("other")
 
 

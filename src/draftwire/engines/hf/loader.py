@@ -91,7 +91,7 @@ def embedded_folder(role: str) -> Path:
     """
     folder = Path(str(importlib.resources.files("draftwire"))) / "models" / role
     if role not in EMBEDDED:
-        raise ModelError(f"there is no embedded model {role!r}: there are {', '.join(EMBEDDED)}")
+        raise ModelError(f"there is no embedded model {role!r}; there are {', '.join(EMBEDDED)}")
     if not (folder / "config.json").is_file():
         raise ModelError(
             f"the embedded {role} is not in this installation ({folder}); "
