@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic
 
@@ -10,6 +11,7 @@ from draftwire.drafter.config import DrafterConfig
 from draftwire.drafter.early_stop import StopRule
 from draftwire.drafter.engine import Context
 from draftwire.drafter.mirror import Mirror
+from draftwire.session.prefix import common_tokens
 from draftwire.session.proposal import DraftTask
 
 LONGEST_PREFIX: Final = 1 << 18
@@ -54,15 +56,17 @@ class HeldContext(Generic[Context]):
     """A context of the model. start: the position in the session's prefix of its first token.
 
     tokens: that it has read, drafts among them. shared: of a session that is over, how many of them
-    the prefix of this one begins with, until it is first used; 0 = it was made for this session.
-    stop: decides how many drafts of a proposal are admitted; None = all. mirror: the processors of
-    the session's latest policy; None = it had none.
+    the prefix of this one begins with, until it is cut to them; 0 = it was made for this session.
+    unproved: it was another session's, and nothing has been drawn from it for this one. stop:
+    decides how many drafts of a proposal are admitted; None = all. mirror: the processors of the
+    session's latest policy; None = it had none.
     """
 
     context: Context
     start: int = 0
     tokens: array[int] = field(default_factory=lambda: array("i"))
     shared: int = 0
+    unproved: bool = False
     stop: StopRule | None = None
     mirror: Mirror | None = None
 
@@ -70,6 +74,10 @@ class HeldContext(Generic[Context]):
     def end(self) -> int:
         """One past the last position whose state it holds."""
         return self.start + self.context.length
+
+    def share(self, prefix: Sequence[int]) -> None:
+        """Find how much of it, uncut, serves a prefix that has yet to be read; the last is not."""
+        self.shared = common_tokens(self.tokens, array("i", prefix[:-1]))
 
     def keeps(self, start: int, cached: int) -> int:
         """Return how many of its first tokens serve a prefix.

@@ -140,7 +140,10 @@ class DrafterProgram(Generic[Context]):
 
     def wait(self, connection: Connection[Context], task: DraftTask) -> None:
         """Let a task wait for its turn; one that its session asked for before is over."""
-        if task.session not in connection.contexts and not task.cached_tokens:
+        held = connection.contexts.get(task.session)
+        if held is not None and held.shared:
+            held.share(task.new_tokens)  # another text may have begun since it was taken
+        elif held is None and not task.cached_tokens:
             self._resume(connection, task)
         self.counters.withdrawn += self._scheduler.put(connection, task)
 
@@ -190,7 +193,7 @@ class DrafterProgram(Generic[Context]):
         found = self.finished.take(connection.owner, array("i", task.new_tokens[:-1]))
         if found is not None:
             held, shared = found
-            held.shared, held.stop = shared, None
+            held.shared, held.unproved, held.stop = shared, True, None
             self._hold(connection, task, held)
 
     def _hold(
@@ -309,6 +312,7 @@ class DrafterProgram(Generic[Context]):
                 answered.append(connection)
                 held = connection.contexts.get(task.session)
                 if held is not None and isinstance(draft, Draft):
+                    held.unproved = False
                     # The drafts that were fed: all that stand behind what was committed.
                     fed = max(held.context.length - len(held.tokens), 0)
                     held.tokens.extend(draft.tokens[:fed])
@@ -400,14 +404,26 @@ class DrafterProgram(Generic[Context]):
             # The engine is not ours, and whatever it raises must cost one proposal, not the
             # program. The culprit is found by drafting alone, from contexts that are made again.
             self.counters.engine_failures += 1
-            for connection, task in everyone:
-                self.close_context(connection, task.session, keep=False)
-                connection.lose_states(task.session)
-            if len(everyone) == 1:
+            if not self._give_up(everyone) and len(everyone) == 1:
                 _LOG.exception("the engine failed; the proposal is declined")
                 return [Status.INTERNAL]
-            alone = [draft for one in batch for draft in self._drafts([one], None)]
-            return alone if piece is None else [*alone, *self._drafts([], piece)]
+        # Behind the handler: what the failed pass held is free by now.
+        alone = [draft for one in batch for draft in self._drafts([one], None)]
+        return alone if piece is None else [*alone, *self._drafts([], piece)]
+
+    def _give_up(self, turns: Sequence[Turn[Connection[Context]]]) -> bool:
+        """Close the contexts of turns that have failed; returns whether one may do better alone.
+
+        What is kept goes as well: the engine may be short of memory, or another session's context
+        be at fault.
+        """
+        better = self.finished.evict_all()
+        for connection, task in turns:
+            held = connection.contexts.get(task.session)
+            better = better or (held is not None and held.unproved)
+            self.close_context(connection, task.session, keep=False)
+            connection.lose_states(task.session)
+        return better
 
     def _feed(self, connection: Connection[Context], task: DraftTask) -> int:
         """Return how many tokens a task feeds, with those that the model has lost."""

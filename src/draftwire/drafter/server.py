@@ -371,6 +371,7 @@ class DrafterServer(Generic[Context]):
                     self._write(key.data)
 
     def _close(self) -> None:
+        self.program.drain()
         for peer in list(self.peers):
             self._forget(peer)
         self._listener.close()

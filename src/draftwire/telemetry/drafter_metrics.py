@@ -217,7 +217,7 @@ DRAFTER_METRICS: Final[tuple[MetricSpec[DrafterView], ...]] = (
     MetricSpec(
         "draftwire_drafter_evicted_contexts",
         _C,
-        "Kept contexts that went for newer ones",
+        "Kept contexts that went for newer ones, or because the model failed",
         lambda v: v.finished.evicted,
     ),
     MetricSpec(
