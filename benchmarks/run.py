@@ -23,6 +23,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from benchmarks import (
+    block_drafter,
     depth,
     distance,
     draft_throughput,
@@ -88,6 +89,7 @@ def _benchmarks(options: argparse.Namespace) -> dict[str, Callable[[], Result]]:
         "distance": lambda: distance.run(quick, target, drafter),
         "draft_throughput": lambda: draft_throughput.run(quick, drafter),
         "pair": lambda: pair.run(quick, target, drafter),
+        "block_drafter": lambda: block_drafter.run(quick),
         "depth": lambda: depth.run(quick, target, drafter),
         "mirror": lambda: mirror.run(quick, target, drafter),
     }

@@ -100,7 +100,7 @@ Examples:
   draftwire generate --target ./big --drafter 127.0.0.1:7711 --chat --prompt "Who was Ada?"
 
 \b
-The drafter away or another program: the run is target-only and says so; its law is the same.
+The drafter away: the run is target-only and says so; its law is the same.
 """
 )
 @model_folder("--target", help="Transformers causal LM folder.  [default: the embedded target]")

@@ -84,7 +84,9 @@ def report_lines(report: Report) -> list[str]:
             f"{report.tokens_per_target_pass:.2f}  ({report.tokens} in {report.rounds} passes)",
         )
     ]
-    if report.drafted:
+    if report.drafted and not report.verified:
+        lines.append(line("drafted", f"{report.drafted} = 0 verified + {lost} discarded"))
+    elif report.drafted:
         figures = report.speculative_decoding()
         lines += [
             line(

@@ -143,7 +143,7 @@ Examples:
 )
 @model_folder(
     "--target-weights",
-    help="The target's folder, for what a DSpark or DFlash checkpoint leaves there.",
+    help="The target's folder, for what a DSpark checkpoint leaves there.",
 )
 @click.option(
     "--vocab-size",

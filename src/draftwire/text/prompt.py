@@ -69,7 +69,9 @@ def parse_messages(text: str) -> list[Message]:
     except (json.JSONDecodeError, RecursionError) as error:
         raise ConfigurationError(f"it is not JSON: {error}") from error
     if not isinstance(messages, list) or not messages:
-        raise ConfigurationError('it is not a list like [{"role": "user", "content": "TEXT"}]')
+        raise ConfigurationError(
+            'it is not a list of at least one message, like [{"role": "user", "content": "TEXT"}]'
+        )
     for place, message in enumerate(messages, 1):
         for name in ("role", "content"):
             if not isinstance(message, dict) or not isinstance(message.get(name), str):

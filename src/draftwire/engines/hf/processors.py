@@ -11,6 +11,7 @@ from transformers.generation import logits_process as stock
 
 from draftwire.engines.hf.fork import fork
 from draftwire.engines.hf.mirrored import mirrored
+from draftwire.engines.hf.outside_state import outside_state
 from draftwire.errors import ConfigurationError
 from draftwire.verifier.context import object_settings
 from draftwire.wire.processors import Processor
@@ -194,12 +195,15 @@ class RowProcessors:
     def _check_repeats(
         self, processors: Any, ids: torch.Tensor, logits: torch.Tensor, answer: torch.Tensor
     ) -> None:
+        before = [outside_state(each) for each in self._list if _is_foreign(each)]
         try:
             again = processors(ids, logits.clone()).to(answer.dtype)
         except Exception as error:
             raise ConfigurationError(f"{self._names()} when asked twice: {error}") from error
         if not _same(again, answer):
             raise ConfigurationError(f"{self._names()} when asked twice about the same prefix")
+        if before != [outside_state(each) for each in self._list if _is_foreign(each)]:
+            raise ConfigurationError(f"{self._names()}, or may: it changes what stands outside it")
 
     def _who(self) -> str:
         return ", ".join(type(each).__name__ for each in self._list if _is_foreign(each))
